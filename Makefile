@@ -1,0 +1,115 @@
+# `make` lists what there is. Every target first brings .venv up to date, which is free when nothing changed:
+# each step leaves a stamp in .make/ that is named after the content of whatever the step depends on.
+
+PYTHON ?= python3
+WORKERS ?= 2
+# The rest of a test or bench command line: make test ARGS="tests/log -x"
+ARGS ?=
+
+BIN := .venv/bin
+PY := $(BIN)/python
+UV := $(BIN)/uv
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+MAKEFLAGS += --no-builtin-rules
+
+key = $(shell sha256sum $(1) 2>/dev/null | sha256sum | cut -c 1-16)
+done = @mkdir -p .make && rm -f .make/$(1)-* && touch $@
+
+NATIVE_SOURCES := $(sort $(shell find src -name '_*.pyx' -o -name '_*.pxd' -o -name '_*.h'))
+HAS_UV := .make/uv-$(call key,requirements/uv.txt)
+HAS_LOCKED := .make/locked-$(call key,requirements/dev.txt)
+HAS_PACKAGE := .make/package-$(call key,pyproject.toml setup.py)
+# Named after the compiler too: whoever installs one later gets the native code
+HAS_NATIVE := .make/native-$(call key,$(NATIVE_SOURCES) setup.py)-$(if $(shell command -v cc gcc),built,pure)
+
+## Everyday
+
+.PHONY: help setup demo test lint docs bench bench-quick soak lock clean distclean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+
+setup: $(HAS_NATIVE) ## create or renew .venv with everything the other targets need
+
+demo: setup ## a first look, start to end
+	$(PY) demo/demo.py $(ARGS)
+
+test: lint ## lint, then every test but the soak
+	$(PY) -m pytest -n $(WORKERS) -m "not soak" $(ARGS)
+
+lint: setup ## ruff and mypy, changing nothing
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+
+docs: setup ## the documentation, into site/
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
+	@! grep -rlE --include='*.html' '<(script|link|img|iframe)[^>]* (src|href)="?(https?:)?//' site \
+	  || { echo "docs: these pages load something from outside" >&2; exit 1; }
+
+bench: setup ## measure; prints one JSON line per run
+	$(PY) -m bench $(ARGS)
+
+bench-quick: setup ## the same in about a minute, for a first impression only
+	$(PY) -m bench --quick $(ARGS)
+
+soak: setup ## the tests that run for minutes
+	$(PY) -m pytest -n $(WORKERS) -m soak --hypothesis-profile=soak $(ARGS)
+
+## Dependencies: `make lock` after a change in pyproject.toml; `make lock UPGRADE=1` takes the newest of all
+
+LOCK = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes $(if $(UPGRADE),--upgrade) \
+  --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
+
+lock: $(HAS_UV) ## write requirements/*.txt anew from pyproject.toml
+	$(LOCK) --group bootstrap --output-file requirements/uv.txt
+	$(LOCK) pyproject.toml --extra full --group build --group lint --group test --group docs \
+	  --output-file requirements/dev.txt
+	$(LOCK) pyproject.toml --constraint requirements/dev.txt --no-annotate --output-file requirements/runtime.txt
+
+clean: ## remove what was built, keep .venv
+	rm -rf build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis bench/out .make/package-* .make/native-*
+	find src -name '_*.so' -delete
+	find . -path ./.venv -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
+
+distclean: clean ## remove .venv as well
+	rm -rf .venv .make src/*.egg-info
+
+# The four steps of `setup`
+
+.venv/pyvenv.cfg:
+	@command -v $(PYTHON) >/dev/null || { \
+	  echo "rivven needs Python 3.11 or newer, and there is no $(PYTHON) here;" \
+	    "name one: make setup PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "rivven needs Python 3.11 or newer, and $(PYTHON) is $$($(PYTHON) -V 2>&1);" \
+	    "name another: make setup PYTHON=python3.12" >&2; exit 1; }
+	@echo "setup: creating .venv with $$($(PYTHON) -V)"
+	@$(PYTHON) -m venv .venv || { rm -rf .venv; \
+	  echo "$(PYTHON) cannot create a venv; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+
+$(HAS_UV): .venv/pyvenv.cfg
+	@$(PY) -m pip install --quiet --require-hashes -r requirements/uv.txt \
+	  || echo "setup: no uv for this machine; pip does its work, slower"
+	$(call done,uv)
+
+$(HAS_LOCKED): $(HAS_UV)
+	@echo "setup: installing requirements/dev.txt"
+	@if [ -x $(UV) ]; then $(UV) pip install --quiet --python $(PY) --require-hashes -r requirements/dev.txt; \
+	  else $(PY) -m pip install --quiet --require-hashes -r requirements/dev.txt; fi
+	$(call done,locked)
+
+# Metadata and commands only. What an older setup.py or Cython generated goes, since timestamps don't show that.
+$(HAS_PACKAGE): export RIVVEN_NO_NATIVE = 1
+$(HAS_PACKAGE): $(HAS_LOCKED)
+	@rm -rf build
+	@if [ -x $(UV) ]; then $(UV) pip install --quiet --python $(PY) --no-deps --no-build-isolation -e .; \
+	  else $(PY) -m pip install --quiet --no-deps --no-build-isolation -e .; fi
+	$(call done,package)
+
+$(HAS_NATIVE): $(HAS_PACKAGE)
+	@$(PY) setup.py --quiet build_ext --inplace
+	$(call done,native)

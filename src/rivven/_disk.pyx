@@ -1,0 +1,387 @@
+"""The native committers and the ring behind `rivven.system`; the work itself is in `_disk.h`.
+
+Invariant: while the kernel or the worker thread may touch a buffer, an object here holds a `Py_buffer` of it.
+Those are released when the completion is taken, or when the object dies, which waits for what is under way.
+"""
+
+import os
+
+from rivven.ports import Completion
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.exc cimport PyErr_CheckSignals
+from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
+from libc.errno cimport EINTR, errno
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
+from libc.string cimport memset
+from posix.unistd cimport close as close_fd, getpid
+
+
+cdef extern from "<poll.h>" nogil:
+    struct pollfd:
+        int fd
+        short events
+        short revents
+    int poll(pollfd *fds, unsigned long count, int timeout_ms)
+    enum: POLLIN
+
+
+cdef extern from "<sys/uio.h>" nogil:
+    struct iovec:
+        void *iov_base
+        size_t iov_len
+
+
+cdef extern from "_disk.h" nogil:
+    enum: RV_READ
+    enum: RV_WRITE
+    enum: RV_SYNC
+
+    ctypedef struct rv_group:
+        int64_t written_bytes
+        int64_t elapsed_us
+        int error
+        int failed_sync
+        int sync
+
+    ctypedef struct rv_worker:
+        rv_group group
+
+    ctypedef struct rv_ring:
+        int fd
+
+    ctypedef struct rv_answer:
+        uint64_t tag
+        int32_t result
+
+    ctypedef struct rv_operation:
+        int kind
+        int fd
+        char *data
+        uint64_t length
+        int64_t position
+        uint64_t done
+        int error
+
+    int64_t rv_now_us()
+    int rv_event_open()
+    void rv_event_ring(int event_fd)
+    int rv_event_clear(int event_fd)
+    void rv_group_begin(rv_group *group, iovec *iov, uint32_t iov_count, int fd, int64_t position, int sync)
+    void rv_group_fail(rv_group *group, int error, int in_sync)
+    int rv_worker_start(rv_worker *worker, int event_fd)
+    void rv_worker_submit(rv_worker *worker)
+    void rv_worker_stop(rv_worker *worker)
+    int rv_ring_open(rv_ring *ring, uint32_t depth, int event_fd, uint32_t workers)
+    void rv_ring_close(rv_ring *ring)
+    int rv_ring_enter(rv_ring *ring, uint32_t wanted)
+    int rv_ring_take(rv_ring *ring, rv_answer *answer)
+    int rv_chain_next(rv_ring *ring, rv_group *group)
+    int rv_chain_settle(rv_ring *ring, rv_group *group, const rv_answer *answer)
+    void rv_ring_run(rv_ring *ring, rv_operation *operations, uint32_t count)
+
+
+cdef object _os_error(int code, str path=None):
+    if path is None:
+        return OSError(code, os.strerror(code))
+    return OSError(code, os.strerror(code), path)
+
+
+cdef class _Base:
+    """What both native committers share: the held buffers, the event, and the rule of one at a time."""
+
+    cdef Py_buffer *_views
+    cdef iovec *_iov
+    cdef uint32_t _capacity, _held
+    cdef int _event_fd
+    cdef int _owner_pid
+    cdef bint _under_way, _closed
+    cdef str _path
+
+    def __cinit__(self):
+        self._closed = True  # until the constructor of the kind has opened everything
+        self._owner_pid = getpid()
+        self._event_fd = rv_event_open()
+        if self._event_fd < 0:
+            raise _os_error(errno)
+
+    def __dealloc__(self):
+        self._let_go()
+        PyMem_Free(self._views)
+        PyMem_Free(self._iov)
+        if self._event_fd >= 0:
+            close_fd(self._event_fd)
+
+    def submit(self, file, buffers, int64_t position, *, bint sync):
+        assert not self._closed, "the committer is closed"
+        assert not self._under_way, "one submission at a time"
+        assert position >= 0
+        cdef int fd = file.fileno()
+        cdef uint32_t iov_count = self._hold(buffers)
+        self._path = file.path
+        self._under_way = True
+        self._start(fd, iov_count, position, sync)
+
+    def completed(self):
+        if self._closed or not rv_event_clear(self._event_fd) or not self._under_way or not self._finish():
+            return None
+        return self._taken()
+
+    def wait(self, int timeout_ms):
+        assert timeout_ms >= 0
+        cdef int64_t deadline_us = rv_now_us() + <int64_t>timeout_ms * 1000
+        cdef int64_t left_ms = timeout_ms
+        while self._under_way:
+            self._poll(<int>left_ms)
+            completion = self.completed()
+            if completion is not None:
+                return completion
+            left_ms = (deadline_us - rv_now_us() + 999) // 1000
+            if left_ms <= 0:
+                break
+        return None
+
+    def fileno(self):
+        return -1 if self._closed else self._event_fd
+
+    def close(self):
+        """Wait for the submission under way, if any, whose outcome is then lost; and give everything back."""
+        if self._closed:
+            return
+        self._closed = True
+        self._stop()
+        self._under_way = False
+        self._let_go()
+        close_fd(self._event_fd)
+        self._event_fd = -1
+
+    cdef int _poll(self, int timeout_ms) except -1:
+        cdef pollfd waited
+        cdef int result
+        waited.fd = self._event_fd
+        waited.events = POLLIN
+        waited.revents = 0
+        with nogil:
+            result = poll(&waited, 1, timeout_ms)
+            if result < 0:
+                result = -errno  # now: taking the GIL again may change it
+        if result == -EINTR:
+            PyErr_CheckSignals()
+        return 0
+
+    cdef object _taken(self):
+        cdef rv_group *group = self._group()
+        cdef int code = group.error
+        self._under_way = False
+        self._let_go()
+        error = _os_error(code, self._path) if code else None
+        return Completion(
+            group.written_bytes, bool(group.sync) and not code, group.elapsed_us, error, bool(group.failed_sync)
+        )
+
+    cdef uint32_t _hold(self, buffers) except? 0xFFFFFFFF:
+        """Take a view of each buffer. How many of them have any bytes."""
+        cdef uint32_t iov_count = 0
+        cdef Py_buffer *view
+        self._reserve(len(buffers))
+        try:
+            for buffer in buffers:
+                view = &self._views[self._held]
+                PyObject_GetBuffer(buffer, view, PyBUF_SIMPLE)
+                self._held += 1
+                if view.len:
+                    self._iov[iov_count].iov_base = view.buf
+                    self._iov[iov_count].iov_len = <size_t>view.len
+                    iov_count += 1
+        except BaseException:
+            self._let_go()
+            raise
+        return iov_count
+
+    cdef int _reserve(self, size_t count) except -1:
+        cdef void *views
+        cdef void *iov
+        if count <= self._capacity:
+            return 0
+        views = PyMem_Realloc(self._views, count * sizeof(Py_buffer))
+        if views == NULL:
+            raise MemoryError
+        self._views = <Py_buffer *>views
+        iov = PyMem_Realloc(self._iov, count * sizeof(iovec))
+        if iov == NULL:
+            raise MemoryError
+        self._iov = <iovec *>iov
+        self._capacity = <uint32_t>count
+        return 0
+
+    cdef void _let_go(self) noexcept:
+        cdef uint32_t held = self._held
+        self._held = 0
+        for i in range(held):
+            PyBuffer_Release(&self._views[i])
+
+    # What the kinds do each in their way
+
+    cdef rv_group *_group(self) noexcept:
+        return NULL
+
+    cdef void _start(self, int fd, uint32_t iov_count, int64_t position, bint sync) noexcept:
+        pass
+
+    cdef bint _finish(self) noexcept:
+        """The event was rung: whether the whole group is done with."""
+        return False
+
+    cdef void _stop(self) noexcept:
+        pass
+
+
+cdef class NativeCommitter(_Base):
+    """A committer on a thread of its own that never needs the GIL."""
+
+    cdef rv_worker _worker
+
+    def __init__(self):
+        assert self._closed, "made once"
+        cdef int error = rv_worker_start(&self._worker, self._event_fd)
+        if error:
+            raise _os_error(error)
+        self._closed = False
+
+    def __dealloc__(self):
+        if not self._closed:
+            self._closed = True
+            self._stop()
+
+    cdef rv_group *_group(self) noexcept:
+        return &self._worker.group
+
+    cdef void _start(self, int fd, uint32_t iov_count, int64_t position, bint sync) noexcept:
+        rv_group_begin(&self._worker.group, self._iov, iov_count, fd, position, sync)
+        rv_worker_submit(&self._worker)
+
+    cdef bint _finish(self) noexcept:
+        return True
+
+    cdef void _stop(self) noexcept:
+        if self._owner_pid != getpid():
+            return  # after a fork the thread stayed in the parent, and joining it would wait for ever
+        with nogil:
+            rv_worker_stop(&self._worker)
+
+
+cdef class UringCommitter(_Base):
+    """A committer on an io_uring: linked writes and a sync, done by the kernel's own threads.
+
+    The kernel cancels what a thread has submitted when that thread ends, so the one that submits has to live
+    until the completion. `elapsed_us` ends when the completion is taken: the kernel does not say when it came.
+    """
+
+    cdef rv_ring _ring
+    cdef rv_group _work
+
+    def __init__(self):
+        assert self._closed, "made once"
+        cdef int error = rv_ring_open(&self._ring, 16, self._event_fd, 0)
+        if error:
+            raise _os_error(error)
+        self._closed = False
+
+    def __dealloc__(self):
+        if not self._closed:
+            self._closed = True
+            self._stop()
+
+    cdef rv_group *_group(self) noexcept:
+        return &self._work
+
+    cdef void _start(self, int fd, uint32_t iov_count, int64_t position, bint sync) noexcept:
+        rv_group_begin(&self._work, self._iov, iov_count, fd, position, sync)
+        cdef int error = rv_chain_next(&self._ring, &self._work)
+        if error:
+            rv_group_fail(&self._work, error, 0)
+            rv_event_ring(self._event_fd)  # the completion tells, as it does for every other failure
+
+    cdef bint _finish(self) noexcept:
+        cdef rv_answer answer
+        if self._work.error:
+            return True
+        return rv_ring_take(&self._ring, &answer) and rv_chain_settle(&self._ring, &self._work, &answer)
+
+    cdef void _stop(self) noexcept:
+        if self._owner_pid == getpid():
+            while self._under_way and not self._finish():
+                with nogil:
+                    rv_ring_enter(&self._ring, 1)
+        rv_ring_close(&self._ring)
+
+
+cdef class Ring:
+    """An io_uring for batches. One thread at a time; the caller sees to that."""
+
+    cdef rv_ring _ring
+
+    def __cinit__(self, uint32_t depth, uint32_t workers=0):
+        self._ring.fd = -1
+        cdef int error = rv_ring_open(&self._ring, depth, -1, workers)
+        if error:
+            raise _os_error(error)
+
+    def __dealloc__(self):
+        if self._ring.fd >= 0:
+            rv_ring_close(&self._ring)
+
+    def close(self):
+        if self._ring.fd >= 0:
+            rv_ring_close(&self._ring)
+
+    def run(self, operations):
+        """For each (kind, fd, data or None, length, position): the bytes of a read, None, or an errno."""
+        assert self._ring.fd >= 0, "the ring is closed"
+        cdef uint32_t count = <uint32_t>len(operations)
+        cdef rv_operation *wanted = <rv_operation *>PyMem_Malloc(max(count, 1) * sizeof(rv_operation))
+        cdef Py_buffer *views = <Py_buffer *>PyMem_Malloc(max(count, 1) * sizeof(Py_buffer))
+        cdef uint32_t held = 0
+        cdef uint32_t i = 0
+        try:
+            if wanted == NULL or views == NULL:
+                raise MemoryError
+            memset(wanted, 0, count * sizeof(rv_operation))
+            found = []
+            for kind, fd, data, length, position in operations:
+                wanted[i].kind = kind
+                wanted[i].fd = fd
+                wanted[i].length = length
+                wanted[i].position = position
+                if wanted[i].kind == RV_READ:
+                    room = PyBytes_FromStringAndSize(NULL, length)
+                    found.append(room)
+                    wanted[i].data = PyBytes_AS_STRING(room)
+                elif wanted[i].kind == RV_WRITE:
+                    PyObject_GetBuffer(data, &views[held], PyBUF_SIMPLE)
+                    held += 1
+                    assert views[held - 1].len == length
+                    wanted[i].data = <char *>views[held - 1].buf
+                i += 1
+            with nogil:
+                rv_ring_run(&self._ring, wanted, count)
+            return self._answers(wanted, count, found)
+        finally:
+            for i in range(held):
+                PyBuffer_Release(&views[i])
+            PyMem_Free(views)
+            PyMem_Free(wanted)
+
+    cdef list _answers(self, rv_operation *asked, uint32_t count, list found):
+        answers = []
+        cdef uint32_t i, reads = 0
+        for i in range(count):
+            answer = None
+            if asked[i].kind == RV_READ:
+                answer = found[reads]
+                reads += 1
+                if asked[i].done < asked[i].length:
+                    answer = answer[:asked[i].done]
+            answers.append(asked[i].error if asked[i].error else answer)
+        return answers

@@ -1,0 +1,64 @@
+"""Every maximum in one place, and the assertions that tie them together. Nothing grows without one of these."""
+
+from __future__ import annotations
+
+KIB = 1024
+MIB = 1024 * KIB
+GIB = 1024 * MIB
+
+# Records and batches
+BATCH_HEADER_BYTES = 61
+BATCH_BYTES_MAX = 32 * MIB
+"""The largest batch that any topic may allow, compressed, with its header."""
+BATCH_UNPACKED_BYTES_MAX = 256 * MIB
+"""The most that one batch may decompress to; more is a bomb."""
+BATCH_RECORDS_MAX = 8 * MIB
+MESSAGE_BYTES_DEFAULT = 1 * MIB
+
+# Segments
+SEGMENT_BYTES_MIN = 1 * KIB
+SEGMENT_BYTES_DEFAULT = 1 * GIB
+SEGMENT_BYTES_MAX = 2 * GIB
+"""Positions are 32 bits in the index."""
+INDEX_INTERVAL_BYTES = 4 * KIB
+OFFSET_DELTA_MAX = 2**31 - 1
+"""How many offsets one segment may span: index entries hold offsets as 32-bit distances from its base."""
+READ_BYTES_MAX = 64 * MIB
+SEALED_OPEN_MAX = 8
+"""How many sealed segments of a partition are kept open, with their indexes in memory."""
+
+# The write-ahead log
+WAL_WINDOW_US = 200
+WAL_GROUP_BYTES = 4 * MIB
+WAL_GROUP_WRITES = 1000
+WAL_FILE_BYTES = 64 * MIB
+WAL_FIRST_FILE_BYTES = 8 * MIB
+"""A new store begins with a small file, so that it starts at once; the next ones are prepared meanwhile."""
+WAL_HEADER_BYTES = 4 * KIB
+WAL_WAITING_BYTES_MAX = 64 * MIB
+"""How much may wait for a sync before writers are refused."""
+WAL_FILES_MAX = 8
+"""How many write-ahead files may be in use before writers wait for a checkpoint."""
+
+# A node
+TOPIC_NAME_CHARS_MAX = 249
+PARTITIONS_PER_TOPIC_MAX = 100_000
+PARTITIONS_MAX = 200_000
+
+# Producers
+PRODUCER_BATCHES_KEPT = 5
+PRODUCERS_PER_PARTITION_MAX = 100_000
+PRODUCER_EXPIRY_MS = 24 * 3600 * 1000
+
+# Compaction
+COMPACT_KEYS_MAX = 5_000_000
+COMPACT_KEY_BYTES_MAX = 512 * MIB
+"""How much key data one cleaning pass holds in memory; a longer dirty section takes several passes."""
+
+assert BATCH_BYTES_MAX <= SEGMENT_BYTES_MAX
+assert SEGMENT_BYTES_MAX < 2**32, "index positions are 32 bits"
+assert BATCH_BYTES_MAX + WAL_HEADER_BYTES + 4 * KIB <= WAL_FILE_BYTES, "any batch fits into one write-ahead file"
+assert WAL_GROUP_BYTES <= WAL_FILE_BYTES // 2
+assert WAL_WAITING_BYTES_MAX >= BATCH_BYTES_MAX
+assert MESSAGE_BYTES_DEFAULT <= BATCH_BYTES_MAX
+assert READ_BYTES_MAX >= BATCH_BYTES_MAX

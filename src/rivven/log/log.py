@@ -1,0 +1,370 @@
+"""One partition: a row of segments that takes batches at its end and gives them back by offset.
+
+Offsets, oldest to newest: `start` <= `last_stable` <= `high_watermark` <= `durable` <= `end`. Readers see what is
+below the high watermark; `durable` is what no crash can take back any more under the sync policy.
+Invariant: each segment ends where the next one begins. A segment that ends early has lost acknowledged bytes, and
+reading them raises `CorruptLog` instead of skipping over them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from rivven.errors import BatchTooLarge, CorruptLog, DiskFull, OffsetOutOfRange
+from rivven.limits import READ_BYTES_MAX, SEALED_OPEN_MAX
+from rivven.model import Offset, TopicPartition
+from rivven.ports import Disk, File
+from rivven.record import BatchHeader, decode, parse_header, patch, seek
+
+from .batches import Batches
+from .config import TopicConfig
+from .index import Flush
+from .segment import Segment
+from .snapshot import Facts, Snapshot, drop, load, save, saved
+from .transactions import Aborted
+
+EMPTY = memoryview(b"")
+NO_ROOM = (28, 122)  # ENOSPC, EDQUOT: `errno` itself would do, but these two numbers are all we need of it
+
+
+class Appended(NamedTuple):
+    """Where a batch went: its offsets, and its place in the file of the segment that starts at `segment`."""
+
+    base_offset: Offset
+    next_offset: Offset
+    position: int
+    segment: Offset
+
+
+class Log:
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        partition: TopicPartition,
+        config: TopicConfig,
+        segments: list[Segment],
+        facts: Facts,
+        start: int,
+    ) -> None:
+        assert segments, "there is always an active segment"
+        self._disk = disk
+        self.directory = directory
+        self.partition = partition
+        self.config = config
+        self._segments = segments
+        self._bases = [segment.base_offset for segment in segments]
+        self.facts = facts
+        self._opened: dict[Segment, None] = {}
+        self.start = Offset(start)
+        self.durable = Offset(start)
+        self.high_watermark = Offset(start)
+        self.recovery_point = Offset(start)
+        """Everything below is synced in its segment and need not be checked at the next start."""
+        self.snapshot_upto = -1
+        """The newest snapshot file; its facts still hold at the recovery point."""
+        self._snapshot_changes = -1
+        self._fresh_names = True
+        """Whether the directory has entries that no sync has covered."""
+
+    # Where things stand
+
+    @property
+    def end(self) -> Offset:
+        """The offset that the next record gets."""
+        return Offset(self._segments[-1].next_offset)
+
+    @property
+    def last_stable(self) -> Offset:
+        """Readers of committed data stop here: before the first open transaction."""
+        first_open = self.facts.transactions.first_open_offset()
+        return self.high_watermark if first_open is None else min(first_open, self.high_watermark)
+
+    @property
+    def active(self) -> Segment:
+        return self._segments[-1]
+
+    @property
+    def segments(self) -> list[Segment]:
+        return list(self._segments)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(self.sized(segment) for segment in self._segments)
+
+    def sized(self, segment: Segment) -> int:
+        if segment.end_bytes == 0 and segment.sealed:
+            self.opened(segment)
+        return segment.end_bytes
+
+    def opened(self, segment: Segment) -> Segment:
+        """The segment with its file and indexes at hand; only so many sealed ones stay that way."""
+        if not segment.sealed:
+            return segment
+        self._opened.pop(segment, None)
+        segment.load()
+        self._opened[segment] = None
+        if len(self._opened) > SEALED_OPEN_MAX:
+            for oldest in list(self._opened)[:-SEALED_OPEN_MAX]:
+                if not oldest.dirty:
+                    del self._opened[oldest]
+                    oldest.unload()
+        return segment
+
+    # Writing
+
+    def append(
+        self, batch: bytearray | memoryview, header: BatchHeader, *, now_ms: int, leader_epoch: int = 0
+    ) -> Appended:
+        """Give a validated batch the next offsets, in place, and write it. Not yet durable, not yet visible."""
+        if header.batch_length + 12 > self.config.max_message_bytes:
+            raise BatchTooLarge(batch_bytes=header.batch_length + 12, bytes_max=self.config.max_message_bytes)
+        base = self._segments[-1].next_offset
+        patch(batch, base_offset=base, leader_epoch=leader_epoch)
+        placed = BatchHeader._make((base, header[1], leader_epoch, *header[3:]))
+        return self.append_placed(batch, placed, now_ms=now_ms)
+
+    def append_placed(self, batch: bytes | bytearray | memoryview, header: BatchHeader, *, now_ms: int) -> Appended:
+        """Write a batch that has its offsets already, as a follower or a replay does."""
+        assert header.base_offset >= self.end, "offsets only grow"
+        batch_bytes = header.batch_length + 12
+        segment = self._segments[-1]
+        if self._rolls_before(segment, header, batch_bytes, now_ms):
+            segment = self.roll()
+        if segment.first_append_ms is None:
+            segment.first_append_ms = now_ms
+        try:
+            position = segment.append(batch, header)
+        except OSError as error:
+            if error.errno in NO_ROOM:
+                raise DiskFull(wanted_bytes=batch_bytes, path=segment.path) from error
+            raise
+        self.facts.note(header, batch)
+        return Appended(
+            Offset(header.base_offset), Offset(segment.next_offset), position, Offset(segment.base_offset)
+        )
+
+    def _rolls_before(self, segment: Segment, header: BatchHeader, batch_bytes: int, now_ms: int) -> bool:
+        if not segment.has_room_for(header, batch_bytes, self.config.segment_bytes):
+            return True
+        age_ms = now_ms - (segment.first_append_ms if segment.first_append_ms is not None else now_ms)
+        return 0 <= self.config.segment_ms <= age_ms and segment.end_bytes > 0
+
+    def roll(self, base_offset: int | None = None) -> Segment:
+        """Seal the active segment and begin a new one at the log's end, or after a stretch that was lost."""
+        old = self._segments[-1]
+        base = old.next_offset if base_offset is None else base_offset
+        if old.end_bytes == 0 and old.base_offset == base:
+            return old
+        try:
+            segment = self._new_segment(base)
+        except OSError as error:
+            if error.errno in NO_ROOM:
+                raise DiskFull(wanted_bytes=0, path=self.directory) from error
+            raise
+        if old.end_bytes == 0:
+            self._segments.pop().remove()
+            self._bases.pop()
+        else:
+            old.seal()
+            self._opened[old] = None
+        self._segments.append(segment)
+        self._bases.append(base)
+        self.save_snapshot(base)
+        return segment
+
+    def _new_segment(self, base_offset: int) -> Segment:
+        segment = Segment(self._disk, self.directory, self.partition, base_offset, self.config.index_interval_bytes)
+        segment.create()
+        self._fresh_names = True
+        return segment
+
+    def truncate(self, offset: int) -> Offset:
+        """Drop every batch that holds an offset at or after `offset`; returns the log's new end."""
+        assert offset >= self.start, "records before the start are gone already"
+        if offset >= self.end:
+            return self.end
+        while len(self._segments) > 1 and self._segments[-1].base_offset >= offset:
+            self._drop(len(self._segments) - 1)
+        segment = self.opened(self._segments[-1])
+        self._opened.pop(segment, None)
+        if segment.base_offset >= offset:
+            segment.remove()
+            self._segments[-1] = self._new_segment(offset)
+            self._bases[-1] = offset
+        else:
+            segment.truncate(offset)
+        self._fresh_names = True
+        end = self.end
+        self.durable = min(self.durable, end)
+        self.high_watermark = min(self.high_watermark, end)
+        self.recovery_point = min(self.recovery_point, end)
+        drop(self._disk, self.directory, [upto for upto in saved(self._disk, self.directory) if upto > end])
+        self.rebuild_facts()
+        return end
+
+    def check_start(self, offset: int) -> None:
+        """Raise unless the log may begin at `offset`."""
+        if not self.start <= offset <= self.high_watermark:
+            raise OffsetOutOfRange(offset=offset, partition=self.partition, start=self.start, end=self.high_watermark)
+
+    def drop_before(self, offset: int) -> None:
+        """The log begins at `offset`: what is below is no longer readable, and segments wholly below it go.
+        A restart must know of it before, or it would miss them: see `Store.delete_before`."""
+        self.start = Offset(offset)
+        while len(self._segments) > 1 and self._segments[1].base_offset <= offset:
+            self._drop(0)
+        self.facts.epochs.advance_start(offset)
+        self.facts.transactions.advance_start(offset)
+
+    def _drop(self, place: int) -> None:
+        segment = self._segments.pop(place)
+        self._bases.pop(place)
+        self._opened.pop(segment, None)
+        segment.remove()
+        drop(self._disk, self.directory, [segment.base_offset])
+        self._fresh_names = True
+
+    def replace(self, old: list[Segment], new: Segment) -> None:
+        """Swap neighbouring sealed segments for the one that holds their cleaned content, already in place."""
+        place = self._segments.index(old[0])
+        assert self._segments[place : place + len(old)] == old
+        for segment in old:
+            self._opened.pop(segment, None)
+        self._segments[place : place + len(old)] = [new]
+        self._bases = [segment.base_offset for segment in self._segments]
+
+    # Durability
+
+    def advance(self, upto: Offset) -> None:
+        """What is below `upto` is durable under the sync policy and may be read."""
+        self.durable = max(self.durable, upto)
+        self.high_watermark = max(self.high_watermark, upto)
+
+    def save_snapshot(self, upto: int) -> None:
+        save(self._disk, self.directory, self.facts.snapshot(upto))
+        self.snapshot_upto = upto
+        self._snapshot_changes = self.facts.changes
+
+    @property
+    def needs_checkpoint(self) -> bool:
+        return self._fresh_names or self.recovery_point < self.end or any(s.dirty for s in self._segments)
+
+    def begin_checkpoint(self) -> PartitionCheckpoint:
+        """Note what a sync has to cover; `PartitionCheckpoint.run` does it, on any thread."""
+        dirty = [segment for segment in self._segments if segment.dirty]
+        job = PartitionCheckpoint(self, self.end, fresh_names=self._fresh_names)
+        for segment in dirty:
+            job.files.append(segment.open_file())
+            job.flushes.append((segment.index_flushes(), segment.sealed))
+            segment.dirty = False
+        self._fresh_names = False
+        if self.facts.changes != self._snapshot_changes:
+            job.snapshot = self.facts.snapshot(self.end)
+            job.snapshot_changes = self.facts.changes
+        return job
+
+    def end_checkpoint(self, job: PartitionCheckpoint) -> None:
+        for flushes, _ in job.flushes:
+            for flush in flushes:
+                flush.finish()
+        self.recovery_point = min(max(self.recovery_point, job.upto), self.end)
+        if job.snapshot is not None and job.upto <= self.end:
+            if self.snapshot_upto not in self._bases and self.snapshot_upto != job.upto:
+                drop(self._disk, self.directory, [self.snapshot_upto])
+            self.snapshot_upto = job.upto
+            self._snapshot_changes = job.snapshot_changes
+
+    def rebuild_facts(self, *, newest: int | None = None, holds_at: int | None = None) -> int:
+        """Make the derived facts again from the newest good snapshot and the batches after it.
+
+        If the newest is that of offset `newest`, nothing changed between it and `holds_at`, and the walk begins
+        only there. Returns the offset that the walk began at.
+        """
+        snapshot = None
+        for upto in reversed(saved(self._disk, self.directory)):
+            if upto <= self.end and (snapshot := load(self._disk, self.directory, upto)) is not None:
+                break
+        self.facts = Facts(snapshot)
+        self.snapshot_upto = snapshot.upto if snapshot is not None else -1
+        self._snapshot_changes = self.facts.changes
+        begin = snapshot.upto if snapshot is not None else self._segments[0].base_offset
+        if self.snapshot_upto == newest and holds_at is not None and begin <= holds_at <= self.end:
+            begin = holds_at
+        for segment in self._segments[max(0, bisect_right(self._bases, begin) - 1) :]:
+            self._note_all(self.opened(segment), begin)
+        return begin
+
+    def _note_all(self, segment: Segment, begin: int) -> None:
+        if segment.next_offset <= begin or (position := segment.position_of(begin)) is None:
+            return
+        file = segment.open_file()
+        for _, header, data in Batches(file, position, segment.end_bytes, verify=False):
+            self.facts.note(header, data)
+
+    # Reading
+
+    def read(self, offset: int, *, bytes_max: int, upto: int | None = None) -> memoryview:
+        """Whole batches from the one that holds `offset`, as they are on disk, checked against their CRCs.
+
+        At most `bytes_max`, except that the first batch comes whole. Nothing at or after `upto` is shown, by
+        default the high watermark. Empty at the end; `OffsetOutOfRange` outside the log.
+        """
+        limit = self.high_watermark if upto is None else min(upto, self.end)
+        if not self.start <= offset <= self.end:
+            raise OffsetOutOfRange(offset=offset, partition=self.partition, start=self.start, end=self.end)
+        if offset >= limit:
+            return EMPTY
+        bytes_max = min(bytes_max, READ_BYTES_MAX)
+        place = bisect_right(self._bases, offset) - 1
+        if place < 0:
+            raise self._lost(offset, self._segments[0].base_offset, "its segment is missing")
+        segment = self.opened(self._segments[place])
+        data = segment.read(offset, bytes_max)
+        if data is None:
+            assert segment is not self.active, "the active segment reaches to the end"
+            raise self._lost(offset, self._bases[place + 1], "the segment ends early", segment)
+        if segment.next_offset > limit and (cut := seek(data, 0, limit)) >= 0:
+            return data[:cut]
+        return data
+
+    def _lost(self, offset: int, following: int, reason: str, segment: Segment | None = None) -> CorruptLog:
+        return CorruptLog(
+            partition=self.partition,
+            first=offset,
+            last=following - 1,
+            path=segment.path if segment is not None else self.directory,
+            position=segment.end_bytes if segment is not None else 0,
+            reason=reason,
+        )
+
+    def offset_for_timestamp(self, timestamp_ms: int) -> tuple[Offset, int] | None:
+        """The first visible record at or after `timestamp_ms`: its offset and its timestamp."""
+        for segment in list(self._segments):
+            offset = self.opened(segment).offset_for_timestamp(timestamp_ms)
+            while offset is not None and (batch := self.read(max(offset, self.start), bytes_max=1)):
+                for record in decode(batch):
+                    if record.timestamp_ms >= timestamp_ms and record.offset >= self.start:
+                        return Offset(record.offset), record.timestamp_ms
+                # The batch's maximum spoke for a record that is gone: deleted, or cleaned away.
+                following = parse_header(batch).next_offset
+                offset = following if following < segment.next_offset else None
+        return None
+
+    def aborted_between(self, first: int, last: int) -> list[Aborted]:
+        return self.facts.transactions.aborted_between(first, last)
+
+
+@dataclass(slots=True)
+class PartitionCheckpoint:
+    """One partition's share of a checkpoint."""
+
+    log: Log
+    upto: Offset
+    fresh_names: bool
+    files: list[File] = field(default_factory=list)
+    flushes: list[tuple[list[Flush], bool]] = field(default_factory=list)
+    snapshot: Snapshot | None = None
+    snapshot_changes: int = 0

@@ -1,0 +1,70 @@
+"""What a partition remembers of each producer: its epoch, its last five batches, and when it last wrote.
+
+Enough to answer a retried batch with the offset it got the first time, also after a restart: the table is part
+of the partition's snapshot and is brought up to date from the log's batch headers.
+Invariant: the batches of a producer all carry its present epoch, oldest first, at most five.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from rivven.limits import PRODUCER_BATCHES_KEPT, PRODUCERS_PER_PARTITION_MAX
+from rivven.record import BatchHeader
+
+
+class ProducedBatch(NamedTuple):
+    base_sequence: int
+    last_sequence: int
+    base_offset: int
+    last_offset: int
+
+
+class Producer(NamedTuple):
+    """Values as they stand in a snapshot: an immutable row, replaced as a whole."""
+
+    producer_id: int
+    epoch: int
+    last_timestamp_ms: int
+    batches: tuple[ProducedBatch, ...]
+
+
+def last_sequence_of(header: BatchHeader) -> int:
+    """Sequences wrap from 2^31 - 1 to 0."""
+    return (header.base_sequence + header.last_offset_delta) & 0x7FFFFFFF
+
+
+class Producers:
+    def __init__(self, rows: list[Producer] | None = None) -> None:
+        self._by_id = {row.producer_id: row for row in rows or []}
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def get(self, producer_id: int) -> Producer | None:
+        return self._by_id.get(producer_id)
+
+    def rows(self) -> list[Producer]:
+        return list(self._by_id.values())
+
+    def note(self, header: BatchHeader) -> None:
+        """Take an appended batch into account. Control batches carry an epoch, but no sequence."""
+        known = self._by_id.pop(header.producer_id, None)
+        batches = known.batches if known is not None and known.epoch == header.producer_epoch else ()
+        if not header.control and header.base_sequence >= 0:
+            produced = ProducedBatch(
+                header.base_sequence, last_sequence_of(header), header.base_offset, header.last_offset
+            )
+            batches = (*batches[-(PRODUCER_BATCHES_KEPT - 1) :], produced)
+        epoch = max(header.producer_epoch, known.epoch) if known is not None else header.producer_epoch
+        # Popped and put back: the dictionary's order is that of the last write, oldest first.
+        self._by_id[header.producer_id] = Producer(header.producer_id, epoch, header.max_timestamp_ms, batches)
+        if len(self._by_id) > PRODUCERS_PER_PARTITION_MAX:
+            del self._by_id[next(iter(self._by_id))]
+
+    def expire(self, before_ms: int) -> int:
+        """Forget the producers that last wrote before `before_ms`; returns how many."""
+        gone = [row.producer_id for row in self._by_id.values() if row.last_timestamp_ms < before_ms]
+        for producer_id in gone:
+            del self._by_id[producer_id]
+        return len(gone)

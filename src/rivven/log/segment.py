@@ -1,0 +1,400 @@
+"""One segment: a file of record batches with an offset index and a time index beside it.
+
+Batches are appended at the end and never changed. The segment that takes appends is the active one; a sealed one
+is complete, and opens its file and loads its indexes only when somebody asks for them.
+Invariant: bytes [0, end_bytes) are whole batches whose offsets grow and lie in [base_offset, next_offset).
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from rivven.errors import CorruptLog, Malformed
+from rivven.limits import OFFSET_DELTA_MAX
+from rivven.model import TopicPartition
+from rivven.ports import Buffer, Disk, File
+from rivven.record import HEADER_BYTES, BatchHeader, fit, parse_header, scan, seek
+
+from .batches import Batches
+from .document import write_whole
+from .index import OFFSETS, TIMES, Flush, Index
+
+logger = logging.getLogger(__name__)
+
+NO_TIMESTAMP = -1
+
+
+@dataclass(slots=True)
+class Recovered:
+    """What checking a segment's tail found."""
+
+    crcs: dict[int, int] = field(default_factory=dict)
+    """CRC by base offset, of the batches that were checked."""
+    cut_bytes: int = 0
+    cut_reason: str = ""
+    damage: list[tuple[int, int, int, str]] = field(default_factory=list)
+    """First offset, last offset, position and reason of acknowledged batches that no longer read back."""
+
+
+def segment_path(directory: str, base_offset: int) -> str:
+    return f"{directory}/{base_offset:020d}.log"
+
+
+class Segment:
+    __slots__ = (
+        "_directory",
+        "_disk",
+        "_file",
+        "_interval_bytes",
+        "_offsets",
+        "_partition",
+        "_times",
+        "_unindexed_bytes",
+        "base_offset",
+        "dirty",
+        "end_bytes",
+        "first_append_ms",
+        "max_timestamp_ms",
+        "next_offset",
+        "path",
+        "rebuilt",
+        "sealed",
+    )
+
+    def __init__(
+        self, disk: Disk, directory: str, partition: TopicPartition, base_offset: int, interval_bytes: int
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._partition = partition
+        self._interval_bytes = interval_bytes
+        self.base_offset = base_offset
+        self.path = segment_path(directory, base_offset)
+        self.sealed = False
+        self.dirty = False
+        """Whether the file holds bytes that no sync has covered."""
+        self.first_append_ms: int | None = None
+        self.rebuilt: str | None = None
+        """Why the indexes had to be made again, if they had to."""
+        self._forget()
+
+    def _forget(self) -> None:
+        self._file: File | None = None
+        self._offsets = Index(OFFSETS)
+        self._times = Index(TIMES)
+        self._unindexed_bytes = 0
+        self.end_bytes = 0
+        self.next_offset = self.base_offset
+        self.max_timestamp_ms = NO_TIMESTAMP
+
+    # Opening
+
+    @property
+    def loaded(self) -> bool:
+        return self._file is not None
+
+    def create(self) -> None:
+        self._file = self._disk.open(self.path, create=True)
+        self._file.truncate(0)
+        self.dirty = True
+
+    def load(self) -> None:
+        """Open the file and its indexes; an index that fails its checks is made again from the log."""
+        if self._file is not None:
+            return
+        self._file = self._disk.open(self.path)
+        length_bytes = self._file.length()
+        problem = self._load_indexes()
+        if problem == "missing" and length_bytes < self._interval_bytes * 2:
+            problem = None  # a segment this short needs no index file
+        problem = problem or self._resume(length_bytes)
+        if problem is not None:
+            self._rebuild(length_bytes, problem)
+
+    def _load_indexes(self) -> str | None:
+        self._offsets, offsets_bad = Index.load(self._disk, self.side(".idx"), OFFSETS)
+        self._times, times_bad = Index.load(self._disk, self.side(".tidx"), TIMES)
+        return offsets_bad or times_bad
+
+    def recover(self, trusted_offset: int) -> Recovered:
+        """Open the file and check every batch that reaches beyond `trusted_offset`, up to the file's end.
+
+        What is bad beyond that offset was never acknowledged (or is in the write-ahead log) and is cut off. What
+        is bad below it is damage: a batch whose header still makes sense stays, and reading it raises; anything
+        else is put aside in a `.damaged` file.
+        """
+        self._file = self._disk.open(self.path)
+        length_bytes = self._file.length()
+        self._load_indexes()
+        outcome = Recovered()
+        keep = self._offsets.at_or_below(trusted_offset - self.base_offset)
+        self._offsets.cut(keep[1] if keep is not None else -1)
+        if self._resume(keep[1] if keep is not None else 0) is not None:
+            self._offsets, self._times = Index(OFFSETS), Index(TIMES)
+            self._resume(0)
+        while True:
+            bad = self._check(length_bytes, outcome)
+            if bad is None or not self._step_over(bad, length_bytes, trusted_offset, outcome):
+                break
+        if self.end_bytes < length_bytes:
+            self._cut(length_bytes, trusted_offset, outcome, bad or "")
+        return outcome
+
+    def _check(self, length_bytes: int, outcome: Recovered) -> str | None:
+        file = self._require_file()
+        batches = Batches(file, self.end_bytes, length_bytes, offset_min=self.next_offset)
+        for position, header, _ in batches:
+            outcome.crcs[header.base_offset] = header.crc
+            self.note(header, position)
+        return batches.bad
+
+    def _step_over(self, bad: str, length_bytes: int, trusted_offset: int, outcome: Recovered) -> bool:
+        """Keep a damaged batch in its place if it was trusted and its header tells where the next begins."""
+        try:
+            header = parse_header(self._require_file().read(HEADER_BYTES, self.end_bytes))
+        except Malformed:
+            return False
+        end = self.end_bytes + header.batch_bytes
+        if not self.next_offset <= header.base_offset <= header.last_offset < trusted_offset or end > length_bytes:
+            return False
+        outcome.damage.append((header.base_offset, header.last_offset, self.end_bytes, bad))
+        self.note(header, self.end_bytes)
+        return True
+
+    def _cut(self, length_bytes: int, trusted_offset: int, outcome: Recovered, bad: str) -> None:
+        file = self._require_file()
+        if self.next_offset < trusted_offset:
+            outcome.damage.append((self.next_offset, trusted_offset - 1, self.end_bytes, bad))
+            tail = file.read(length_bytes - self.end_bytes, self.end_bytes)
+            write_whole(self._disk, self.path + ".damaged", tail)
+        outcome.cut_bytes = length_bytes - self.end_bytes
+        outcome.cut_reason = bad
+        file.truncate(self.end_bytes)
+        self.dirty = True
+
+    def _resume(self, trusted: int) -> str | None:
+        """Walk from the last index entry to `trusted`; says what is wrong if the entry or the walk is."""
+        last = self._offsets.last()
+        key, position = last if last is not None else (0, 0)
+        self.end_bytes = position
+        self.next_offset = self.base_offset + key
+        self._unindexed_bytes = 0
+        self._times.cut(key)
+        if len(self._times) != len(self._offsets):
+            return "the indexes disagree"
+        before = self._times.last()
+        self.max_timestamp_ms = before[0] if before is not None else NO_TIMESTAMP
+        batches = Batches(self._require_file(), position, trusted, verify=False, offset_min=self.next_offset)
+        for place, (at, header, _) in enumerate(batches):
+            if place == 0 and last is not None and header.base_offset != self.next_offset:
+                return "it points to another batch"
+            self.note(header, at)
+        if batches.bad is not None and last is not None and self.end_bytes == position:
+            return f"it points to no batch ({batches.bad})"
+        return None
+
+    def _rebuild(self, trusted: int, problem: str) -> None:
+        logger.warning("%s: index rebuilt from the log (%s)", self.path, problem)
+        self.rebuilt = problem
+        file = self._require_file()
+        self._forget()
+        self._file = file
+        batches = Batches(file, 0, trusted, verify=False, offset_min=self.base_offset)
+        for position, header, _ in batches:
+            self.note(header, position)
+
+    def unload(self) -> None:
+        """Give up the open file and the indexes; `load` brings them back. For sealed segments."""
+        assert self.sealed, "the active segment stays open"
+        assert not self.dirty, "unsynced bytes need their file"
+        end_bytes, next_offset, newest = self.end_bytes, self.next_offset, self.max_timestamp_ms
+        self._forget()
+        self.end_bytes, self.next_offset, self.max_timestamp_ms = end_bytes, next_offset, newest
+
+    def side(self, suffix: str) -> str:
+        return self.path[: -len(".log")] + suffix
+
+    def _require_file(self) -> File:
+        if self._file is None:
+            self.load()
+            assert self._file is not None
+        return self._file
+
+    # Writing
+
+    def append(self, batch: Buffer, header: BatchHeader) -> int:
+        """Write one batch whose header already has its final offsets; returns its position.
+
+        If the disk refuses, nothing of the batch remains and the OSError goes on to the caller.
+        """
+        assert not self.sealed, "a sealed segment takes no appends"
+        assert self._file is not None
+        position = self.end_bytes
+        try:
+            self._file.write(batch, position)
+        except OSError:
+            with suppress(OSError):  # recovery cuts the rest if even this fails
+                self._file.truncate(position)
+            raise
+        self.note(header, position)
+        self.dirty = True
+        return position
+
+    def note(self, header: BatchHeader, position: int) -> None:
+        """Take a batch that stands at `position` into the account and, when one is due, into the indexes."""
+        if self._unindexed_bytes >= self._interval_bytes:
+            relative = header.base_offset - self.base_offset
+            self._offsets.add(relative, position)
+            self._times.add(self.max_timestamp_ms, relative)
+            self._unindexed_bytes = 0
+        batch_bytes = header.batch_length + 12
+        self._unindexed_bytes += batch_bytes
+        self.end_bytes = position + batch_bytes
+        self.next_offset = header.base_offset + header.last_offset_delta + 1
+        if header.max_timestamp_ms > self.max_timestamp_ms:
+            self.max_timestamp_ms = header.max_timestamp_ms
+
+    def has_room_for(self, header: BatchHeader, batch_bytes: int, bytes_max: int) -> bool:
+        if self.end_bytes == 0:
+            return True  # a batch larger than a segment gets one of its own
+        return (
+            self.end_bytes + batch_bytes <= bytes_max
+            and header.base_offset + header.last_offset_delta - self.base_offset <= OFFSET_DELTA_MAX
+        )
+
+    def seal(self) -> None:
+        self.sealed = True
+
+    def index_flushes(self) -> list[Flush]:
+        return [self._offsets.flush(self.side(".idx")), self._times.flush(self.side(".tidx"))]
+
+    def open_file(self) -> File:
+        return self._require_file()
+
+    def truncate(self, offset: int) -> None:
+        """Drop every batch that holds an offset at or after `offset`."""
+        file = self._require_file()
+        position = self.position_of(offset)
+        if position is None:
+            return
+        file.truncate(position)
+        self.sealed = False
+        self.dirty = True
+        self._offsets.cut(position - 1)
+        problem = self._resume(position)
+        assert problem is None, problem
+        self.drop_side_files(keep_indexes=bool(position))
+
+    def drop_side_files(self, *, keep_indexes: bool = False) -> None:
+        for suffix in (".bloom",) if keep_indexes else (".bloom", ".idx", ".tidx"):
+            with suppress(FileNotFoundError):
+                self._disk.remove(self.side(suffix))
+
+    def remove(self) -> None:
+        """Delete the files. Whoever still reads holds the file open, and it goes when they are done."""
+        self.drop_side_files()
+        with suppress(FileNotFoundError):
+            self._disk.remove(self.path)
+        self._forget()
+
+    # Reading
+
+    def position_of(self, offset: int) -> int | None:
+        """Where the first batch stands whose last offset is at or after `offset`; None if there is none."""
+        found = self._locate(offset)
+        return None if found is None else found[0]
+
+    def _locate(self, offset: int) -> tuple[int, bytes, int] | None:
+        """As `position_of`, with the bytes that were read on the way and the batch's place in them."""
+        file = self._require_file()
+        entry = self._offsets.at_or_below(offset - self.base_offset)
+        position = entry[1] if entry is not None else 0
+        while position < self.end_bytes:
+            chunk_bytes = min(self._interval_bytes + HEADER_BYTES, self.end_bytes - position)
+            data = file.read(chunk_bytes, position)
+            place = _seek_header(data, offset)
+            if place >= 0:
+                return position + place, data, place
+            stepped = -place - 1
+            if stepped == 0:
+                raise self._damage(offset, position, "no batch where one is due")
+            position += stepped
+        return None
+
+    def read(self, offset: int, bytes_max: int) -> memoryview | None:
+        """Whole batches from the one that holds `offset` (or the next there is), checked, at most `bytes_max`
+        long except that the first comes whole; None if the segment has nothing at or after `offset`."""
+        file = self._require_file()
+        entry = self._offsets.at_or_below(offset - self.base_offset)
+        position = entry[1] if entry is not None else 0
+        wanted = min(bytes_max + self._interval_bytes, self.end_bytes - position)
+        data = file.read(wanted, position)
+        start = seek(data, 0, offset)
+        if start < 0:
+            # Not within one index interval: a very large batch, a stretch emptied by compaction, or damage.
+            found = self._locate(offset)
+            if found is None:
+                return None
+            position, start = found[0], 0
+            header = parse_header(found[1], found[2])
+            wanted = min(max(bytes_max, header.batch_bytes), self.end_bytes - position)
+            data = file.read(wanted, position)
+        end = fit(data, start, bytes_max)
+        good_end, _, bad = scan(data, start, end, verify=True)
+        if good_end == start:
+            raise self._damage(offset, position + start, bad or "the file is shorter than it was")
+        return memoryview(data)[start:good_end]
+
+    def _damage(self, offset: int, position: int, reason: str) -> CorruptLog:
+        following = self._offsets.above(offset - self.base_offset)
+        last = self.base_offset + following[0] - 1 if following is not None else self.next_offset - 1
+        with suppress(Malformed):
+            header = parse_header(self._require_file().read(HEADER_BYTES, position))
+            if header.base_offset <= offset <= header.last_offset <= last:
+                last = header.last_offset
+        return CorruptLog(
+            partition=self._partition,
+            first=offset,
+            last=last,
+            path=self.path,
+            position=position,
+            reason=reason,
+        )
+
+    def offset_for_timestamp(self, timestamp_ms: int) -> int | None:
+        """The base offset of the first batch that holds a record at or after `timestamp_ms`."""
+        file = self._require_file()
+        if self.max_timestamp_ms < timestamp_ms:
+            return None
+        entry = self._times.below(timestamp_ms)
+        start = self.position_of(self.base_offset + entry[1]) if entry is not None else 0
+        if start is None:
+            return None
+        for _, header, _ in Batches(file, start, self.end_bytes, verify=False, offset_min=self.base_offset):
+            if header.max_timestamp_ms >= timestamp_ms:
+                return header.base_offset
+        return None
+
+    def batches(self, *, verify: bool = True) -> Batches:
+        """All of this segment's batches, for cleaning and checking."""
+        file = self._require_file()
+        return Batches(file, 0, self.end_bytes, verify=verify, offset_min=self.base_offset)
+
+
+def _seek_header(data: bytes, offset: int) -> int:
+    """The place of the first header in `data` whose batch reaches `offset`; else -(bytes stepped over) - 1.
+
+    Unlike `seek` it needs only headers to be whole, so it steps over batches longer than `data`.
+    """
+    place = 0
+    while place + HEADER_BYTES <= len(data):
+        try:
+            header = parse_header(data, place)
+        except Malformed:
+            break
+        if header.last_offset >= offset:
+            return place
+        place += header.batch_bytes
+    return -place - 1

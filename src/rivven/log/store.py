@@ -1,0 +1,625 @@
+"""One node's storage: the data directory, its topics and partitions, and the write-ahead log they share.
+
+Nothing here waits, except where it says so. `append` writes to a segment's page cache and queues an entry for the
+write-ahead log; `pump` hands the next group to the committer and takes finished groups back, which makes their
+batches durable and visible. `chores` names the slow work that is due, to be run on any thread.
+
+The order that makes it safe: an entry is in its segment before it is in a group; a group is acknowledged after its
+sync; a write-ahead file is given up only after a checkpoint that syncs every segment it covers; a truncation or a
+new start is in the write-ahead log before files change. A failed sync ends the store: what the cache holds can no
+longer be trusted to reach the medium.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from rivven.errors import (
+    DiskFull,
+    InvalidTopic,
+    StoreClosed,
+    SyncFailed,
+    TopicExists,
+    UnknownTopic,
+)
+from rivven.limits import PARTITIONS_MAX, WAL_FILE_BYTES, WAL_FILES_MAX, WAL_FIRST_FILE_BYTES
+from rivven.model import Offset, TopicPartition
+from rivven.ports import Buffer, Clock, Completion, Disk, Entropy, File
+from rivven.record import BatchHeader
+
+from . import topics as topic_files
+from .chores import Chore, ChoreList, CleanLog, PrepareSpare, SaveCheckpoint, SyncSegments
+from .commit import Commit, CommitLimits, SyncPolicy
+from .compact import Cleaning, CleanReport
+from .config import TopicConfig
+from .document import Document
+from .log import NO_ROOM, Appended, Log
+from .recover import CHECKPOINT, Checkpoint, Damage, Point, RecoveryReport, recover_log
+from .retain import seals_for_retention, start_after_retention
+from .topics import Topic, TopicList
+from .wal import ENTRY, GROUP, OFFSET, Entry, Kind, Wal, WalStats, entry_prefix, read_wal
+
+logger = logging.getLogger(__name__)
+
+WAL = "wal"
+RETRY_US = 50_000
+LOCK = "lock"
+
+
+@dataclass(frozen=True, slots=True)
+class StoreConfig:
+    sync_policy: SyncPolicy = field(default_factory=SyncPolicy)
+    commit: CommitLimits = field(default_factory=CommitLimits)
+    wal_file_bytes: int = WAL_FILE_BYTES
+    wal_first_file_bytes: int = WAL_FIRST_FILE_BYTES
+    wal_files_max: int = WAL_FILES_MAX
+
+
+@dataclass(slots=True)
+class _Write:
+    """One queued entry: what to write, and whom to tell when it is done."""
+
+    log: Log
+    upto: Offset | None
+    """What becomes durable with this entry; None if it was not an append."""
+    prefix: bytes
+    payload: bytes | bytearray | memoryview
+
+
+class _Submission(NamedTuple):
+    file: File
+    buffers: list[Buffer]
+    position: int
+    sync: bool
+
+
+class Store:
+    def __init__(self, disk: Disk, clock: Clock, entropy: Entropy, config: StoreConfig | None = None) -> None:
+        """Open the data directory, alone, and recover whatever the last process left. This waits."""
+        self._disk = disk
+        self._clock = clock
+        self._entropy = entropy
+        self.config = config or StoreConfig()
+        self._policy = self.config.sync_policy
+        self._lock = disk.lock(LOCK)
+        self._closed: str | None = None
+        self._logs: dict[TopicPartition, Log] = {}
+        self._tags: dict[Log, tuple[bytes, int]] = {}
+        self._topics: dict[str, Topic] = {}
+        self._commit: Commit[_Write] = Commit(self._policy, self.config.commit)
+        self._committer = disk.committer()
+        self._under_way: _Submission | None = None
+        self._retry_us: int | None = None
+        """When to submit the group under way once more, after the disk had no room for it."""
+        self._chores = ChoreList()
+        self._checkpoint_wanted = False
+        self._wal = Wal(disk, WAL, file_bytes=self.config.wal_file_bytes, files_max=self.config.wal_files_max)
+        self._checkpoints = Document(disk, CHECKPOINT, Checkpoint)
+        self.recovery = RecoveryReport()
+        try:
+            self._recover()
+        except BaseException:
+            self._committer.close()
+            self._lock.release()
+            raise
+
+    # Opening
+
+    def _recover(self) -> None:
+        begun_us = self._clock.now_us()
+        for directory in (WAL, topic_files.TOPICS):
+            self._disk.make_dirs(directory)
+        report = self.recovery
+        checkpoint, source = self._checkpoints.load()
+        if checkpoint is None and source == "damaged":
+            report.notes.append(f"{CHECKPOINT} and its backup are damaged: the last segments are checked whole")
+        elif source == "backup":
+            report.notes.append(f"{CHECKPOINT} is damaged or missing: its backup was used")
+        report.clean = checkpoint is not None and checkpoint.clean
+        self._recover_topics(checkpoint, report)
+        content = read_wal(self._disk, WAL, checkpoint.group if checkpoint is not None else None)
+        report.wal_groups = len(content.groups)
+        report.damage.extend(Damage("", WAL, 0, -1, -1, text) for text in content.damage)
+        if content.torn is not None:
+            report.notes.append(content.torn)
+        by_partition = self._sort_entries(content.entries(), report)
+        for topic in self._topics.values():
+            self._disk.make_dirs(topic_files.topic_directory(topic.name))
+            for partition in topic.each():
+                point = checkpoint.partitions.get(str(partition)) if checkpoint is not None else None
+                if point is not None and point.topic_id != topic.id:
+                    point = None
+                self._open_log(topic, partition, point, by_partition.get(partition, []))
+        self._wal.adopt(content.files, content.last_group or 0, content.last_sequence)
+        for directory in ("", topic_files.TOPICS):
+            self._disk.sync_dir(directory)
+        self._checkpoint_now(clean=False)
+        if self._policy.writes:
+            self._prepare_spare_now()
+        report.elapsed_us = self._clock.now_us() - begun_us
+        self._log_report(report)
+
+    def _recover_topics(self, checkpoint: Checkpoint | None, report: RecoveryReport) -> None:
+        points = checkpoint.partitions if checkpoint is not None else {}
+        known_ids = {name.rpartition("/")[0]: point.topic_id for name, point in points.items()}
+        found = topic_files.find_topics(self._disk, known_ids)
+        report.topics_from = found.source
+        if found.source == "directories":
+            report.notes.append(
+                f"{topic_files.METADATA} is lost: {len(found.listed.topics)} topic(s) taken from their directories, "
+                "without their configuration; nothing expires until it is set again"
+            )
+        for name in found.strangers:
+            report.notes.append(f"{topic_files.TOPICS}/{name} belongs to no topic and is left alone")
+        self._topics = {topic.name: self._with_id(topic) for topic in found.listed.topics}
+        for topic in found.listed.deleting:
+            topic_files.finish_deleting(self._disk, topic)
+        if found.listed.deleting or found.source in ("directories", "backup", "new"):
+            self._save_topics()
+
+    def _with_id(self, topic: Topic) -> Topic:
+        if topic.id:
+            return topic
+        return Topic(topic.name, self._new_id(), topic.partitions, topic.created_ms, topic.configs)
+
+    def _new_id(self) -> str:
+        return self._entropy.bytes(16).hex()
+
+    def _sort_entries(self, entries: Iterable[Entry], report: RecoveryReport) -> dict[TopicPartition, list[Entry]]:
+        names = {topic.id_bytes: topic.name for topic in self._topics.values()}
+        by_partition: dict[TopicPartition, list[Entry]] = defaultdict(list)
+        orphans = 0
+        for entry in entries:
+            name = names.get(entry.topic_id)
+            if name is None:
+                orphans += 1
+            else:
+                by_partition[TopicPartition(name, entry.partition)].append(entry)
+        if orphans:
+            report.notes.append(f"{orphans} write-ahead entries belong to topics that are deleted")
+        return by_partition
+
+    def _open_log(self, topic: Topic, partition: TopicPartition, point: Point | None, entries: list[Entry]) -> None:
+        log = recover_log(
+            self._disk,
+            topic_files.partition_directory(partition),
+            partition,
+            topic.config,
+            point,
+            entries,
+            self.recovery,
+            self._clock.now_ms(),
+        )
+        self._logs[partition] = log
+        self._tags[log] = (topic.id_bytes, partition.partition)
+
+    def _log_report(self, report: RecoveryReport) -> None:
+        for cut in report.cuts:
+            logger.warning("recovery cut %s", cut)
+        for damage in report.damage:
+            logger.error("recovery found damage: %s", damage)
+        for note in (*report.rebuilt, *report.notes):
+            logger.warning("recovery: %s", note)
+
+    # Topics
+
+    @property
+    def topics(self) -> list[Topic]:
+        return [self._topics[name] for name in sorted(self._topics)]
+
+    def topic(self, name: str) -> Topic:
+        topic = self._topics.get(name)
+        if topic is None:
+            raise UnknownTopic(partition=f"topic {name!r}")
+        return topic
+
+    def log(self, topic: str, partition: int) -> Log:
+        log = self._logs.get(TopicPartition(topic, partition))
+        if log is None:
+            raise UnknownTopic(partition=f"partition {topic}/{partition}")
+        return log
+
+    @property
+    def logs(self) -> list[Log]:
+        return list(self._logs.values())
+
+    def create_topic(self, name: str, partitions: int = 1, configs: dict[str, str] | None = None) -> Topic:
+        """Waits for the disk: when it returns the topic survives a crash."""
+        self._require_open()
+        topic_files.check_name(name)
+        topic_files.check_partitions(name, partitions)
+        TopicConfig.from_map(configs or {})
+        if name in self._topics:
+            raise TopicExists(topic=name)
+        if len(self._logs) + partitions > PARTITIONS_MAX:
+            raise InvalidTopic(topic=name, reason=f"a node holds at most {PARTITIONS_MAX} partitions")
+        if self._disk.exists(topic_files.topic_directory(name)):
+            directory = topic_files.topic_directory(name)
+            raise InvalidTopic(topic=name, reason=f"{directory} holds files of no known topic; move it away first")
+        topic = Topic(name, self._new_id(), partitions, self._clock.now_ms(), dict(configs or {}))
+        self._save_topic(topic)
+        self._open_partitions(topic, topic.each())
+        return topic
+
+    def _open_partitions(self, topic: Topic, partitions: list[TopicPartition]) -> None:
+        self._disk.make_dirs(topic_files.topic_directory(topic.name))
+        self._disk.sync_dir(topic_files.TOPICS)
+        for partition in partitions:
+            self._open_log(topic, partition, None, [])
+        self._checkpoint_wanted = True
+
+    def _save_topic(self, topic: Topic) -> None:
+        before = dict(self._topics)
+        self._topics[topic.name] = topic
+        try:
+            self._save_topics()
+        except BaseException:
+            self._topics = before
+            raise
+
+    def _save_topics(self, deleting: Topic | None = None) -> None:
+        try:
+            listed = TopicList(self.topics, [deleting] if deleting is not None else [])
+            topic_files.document(self._disk).save(listed)
+        except OSError as error:
+            if error.errno in NO_ROOM:
+                raise DiskFull(wanted_bytes=0, path=topic_files.METADATA) from error
+            raise
+
+    def add_partitions(self, name: str, partitions: int) -> Topic:
+        """Grow a topic to `partitions`. Waits for the disk."""
+        self._require_open()
+        old = self.topic(name)
+        topic_files.check_partitions(name, partitions)
+        if partitions <= old.partitions:
+            raise InvalidTopic(topic=name, reason=f"it has {old.partitions} partitions and can only get more")
+        topic = Topic(name, old.id, partitions, old.created_ms, old.configs)
+        self._save_topic(topic)
+        self._open_partitions(topic, topic.each()[old.partitions :])
+        return topic
+
+    def configure(self, name: str, configs: dict[str, str]) -> Topic:
+        """Replace a topic's configuration. Waits for the disk; takes effect at once."""
+        self._require_open()
+        old = self.topic(name)
+        parsed = TopicConfig.from_map(configs)
+        topic = Topic(name, old.id, old.partitions, old.created_ms, dict(configs))
+        self._save_topic(topic)
+        for partition in topic.each():
+            self._logs[partition].config = parsed
+        return topic
+
+    def delete_topic(self, name: str) -> None:
+        """Waits for the disk: when it returns the files are gone, and no crash brings them back."""
+        self._require_open()
+        topic = self.topic(name)
+        self.flush()  # what is queued for it would only be ignored at a replay, but its files must not be in use
+        del self._topics[name]
+        try:
+            self._save_topics(deleting=topic)
+        except BaseException:
+            self._topics[name] = topic
+            raise
+        for partition in topic.each():
+            self._tags.pop(self._logs.pop(partition))
+        topic_files.finish_deleting(self._disk, topic)
+        self._save_topics()
+
+    # Writing
+
+    def append(
+        self,
+        log: Log,
+        batch: bytearray | memoryview,
+        header: BatchHeader,
+        *,
+        leader_epoch: int = 0,
+        now_ms: int | None = None,
+    ) -> Appended:
+        """Append a validated batch, which gets its offsets in place. It is durable, and visible to readers, once
+        `log.durable` has reached `next_offset`: see `pump`. The caller leaves the batch as it is until then."""
+        self._require_open()
+        now_ms = self._clock.now_ms() if now_ms is None else now_ms
+        if self._policy.writes == 0:
+            done = log.append(batch, header, now_ms=now_ms, leader_epoch=leader_epoch)
+            log.advance(done.next_offset)
+            if done.position == 0:
+                self._checkpoint_wanted = True  # the segment before it is complete, and wants its sync
+            return done
+        batch_bytes = header.batch_length + 12
+        self._commit.admit(batch_bytes)
+        done = log.append(batch, header, now_ms=now_ms, leader_epoch=leader_epoch)
+        topic_id, partition = self._tags[log]
+        prefix = entry_prefix(Kind.APPEND, batch_bytes, topic_id, partition)
+        write = _Write(log, done.next_offset, prefix, batch)
+        self._commit.add(write, ENTRY.size + batch_bytes, self._clock.now_us())
+        return done
+
+    def truncate(self, log: Log, offset: int) -> Offset:
+        """Drop every batch that reaches `offset` or beyond. Waits until a crash can no longer undo it."""
+        self._require_open()
+        if offset < log.end:
+            self._note_and_flush([(log, Kind.TRUNCATE, max(offset, log.start))])
+            log.truncate(max(offset, log.start))
+        return log.end
+
+    def delete_before(self, log: Log, offset: int) -> Offset:
+        """Make `offset` the first readable one. Waits until a crash can no longer undo it."""
+        self._require_open()
+        log.check_start(offset)
+        self._note_and_flush([(log, Kind.START, offset)])
+        log.drop_before(offset)
+        return log.start
+
+    def retain(self, now_ms: int | None = None) -> dict[TopicPartition, Offset]:
+        """Apply retention everywhere; returns the new start of each log that lost something. Waits."""
+        self._require_open()
+        now_ms = self._clock.now_ms() if now_ms is None else now_ms
+        starts: list[tuple[Log, Kind, int]] = []
+        for log in self.logs:
+            if seals_for_retention(log, now_ms):
+                log.roll()
+            if (start := start_after_retention(log, now_ms)) > log.start:
+                starts.append((log, Kind.START, start))
+        if starts:
+            self._note_and_flush(starts)
+        for log, _, offset in starts:
+            log.drop_before(offset)
+        return {log.partition: log.start for log, _, _ in starts}
+
+    def _note_and_flush(self, notes: list[tuple[Log, Kind, int]]) -> None:
+        """Put facts about logs into the write-ahead log, behind everything queued, and wait for the sync."""
+        self.flush()
+        for log, kind, offset in notes:
+            topic_id, partition = self._tags[log]
+            payload = OFFSET.pack(offset)
+            write = _Write(log, None, entry_prefix(kind, len(payload), topic_id, partition), payload)
+            self._commit.add(write, ENTRY.size + len(payload), self._clock.now_us())
+        self.flush(sync=True)
+
+    # Committing
+
+    @property
+    def waiting(self) -> int:
+        """How many writes are not durable yet."""
+        return len(self._commit) + self._commit.busy
+
+    @property
+    def wal_stats(self) -> WalStats:
+        return self._wal.stats
+
+    def fileno(self) -> int:
+        """Readable when `pump` has something to take."""
+        return self._committer.fileno()
+
+    def pump(self) -> list[Log]:
+        """Take the group that is done, if one is, and hand over the next. Never waits. Returns the logs whose
+        durable offset moved."""
+        self._require_open()
+        moved: list[Log] = []
+        if self._commit.busy and self._retry_us is None and (completion := self._committer.completed()):
+            moved = self._completed(completion)
+        if self._retry_us is not None and self._clock.now_us() >= self._retry_us:
+            self._submit()
+        self._submit_next()
+        return moved
+
+    def due_us(self) -> int | None:
+        """When `pump` should be called at the latest, on the clock's monotonic time; None if nothing is due."""
+        return self._retry_us if self._retry_us is not None else self._commit.due_us()
+
+    def flush(self, *, sync: bool = False) -> list[Log]:
+        """Wait until everything queued is done; with `sync` also onto the medium, whatever the policy says."""
+        self._require_open()
+        moved: list[Log] = []
+        while self._commit.busy or len(self._commit):
+            if not self._commit.busy:
+                self._submit_next(force=True, sync=sync)
+            elif self._retry_us is not None:
+                self._submit()
+            elif completion := self._committer.wait(1000):
+                moved += self._completed(completion)
+                if self._retry_us is not None:
+                    raise DiskFull(wanted_bytes=self._commit.waiting_bytes, path=WAL)
+        return moved
+
+    def _submit_next(self, *, force: bool = False, sync: bool = False) -> None:
+        if self._commit.busy or not len(self._commit):
+            return
+        if not self._wal.has_room(self._commit.next_bytes() + GROUP.size):
+            if not force:
+                return  # the spare is being prepared, or a checkpoint must free a file first
+            self._make_room()
+        group = self._commit.take(self._clock.now_us(), force=force, sync=sync)
+        if group is None:
+            return
+        parts: list[Buffer] = []
+        for write in group.writes:
+            parts += (write.prefix, write.payload)
+        file, position, buffers = self._wal.frame(parts, len(group.writes))
+        self._under_way = _Submission(file, buffers, position, group.sync)
+        self._submit()
+
+    def _submit(self) -> None:
+        assert self._under_way is not None
+        self._retry_us = None
+        file, buffers, position, sync = self._under_way
+        self._committer.submit(file, buffers, position, sync=sync)
+
+    def _make_room(self) -> None:
+        """Without a spare at hand: finish a checkpoint if the files are all in use, and prepare one. Waits."""
+        if not self._wal.needs_spare:
+            self._checkpoint_now(clean=False)
+        self._prepare_spare_now(self._commit.next_bytes() + GROUP.size)
+
+    def _completed(self, completion: Completion) -> list[Log]:
+        if completion.error is not None:
+            self._failed(completion)
+            return []
+        group = self._commit.done()
+        stats = self._wal.stats
+        stats.groups += 1
+        stats.writes += len(group.writes)
+        stats.bytes_written += completion.bytes_written
+        if completion.synced:
+            stats.syncs += 1
+            stats.sync_us_total += completion.elapsed_us
+            stats.sync_us_max = max(stats.sync_us_max, completion.elapsed_us)
+            self._wal.synced_number = self._wal.group_number
+        moved: dict[Log, None] = {}
+        for write in group.writes:
+            if write.upto is not None:
+                write.log.advance(write.upto)
+                moved[write.log] = None
+        return list(moved)
+
+    def _failed(self, completion: Completion) -> None:
+        assert completion.error is not None
+        if completion.error.errno in NO_ROOM and not completion.failed_sync:
+            # A disk that copies on write may be full even for a file that has its zeros. Nothing was
+            # acknowledged; the same group goes to the same place when there is room again.
+            self._retry_us = self._clock.now_us() + RETRY_US
+            logger.error("no room for the write-ahead log; writers wait")
+            return
+        self._closed = f"the disk failed: {completion.error}"
+        raise SyncFailed(path=WAL, reason=str(completion.error)) from completion.error
+
+    def _require_open(self) -> None:
+        if self._closed is not None:
+            raise StoreClosed(reason=self._closed)
+
+    # Slow work
+
+    def chores(self) -> list[Chore]:
+        """What is due now, each begun and waiting to be `run` and then given to `finish`."""
+        self._require_open()
+        due: list[Chore] = []
+        if self._policy.writes and self._wal.needs_spare and self._chores.free(PrepareSpare):
+            due.append(PrepareSpare(self._wal.prepare()))
+        wanted = self._checkpoint_wanted or self._wal.has_used
+        if wanted and self._chores.free(SyncSegments, SaveCheckpoint):
+            due.append(self._begin_checkpoint(clean=False))
+        self._chores.running.update(type(chore) for chore in due)
+        return due
+
+    def finish(self, chore: Chore, error: OSError | None = None) -> list[Chore]:
+        """Take a chore back, with the error it ended in if it did. Returns what follows from it, to be run."""
+        self._chores.running.discard(type(chore))
+        if error is not None:
+            self._chore_failed(chore, error)
+            return []
+        match chore:
+            case PrepareSpare(job):
+                self._wal.prepared(job)
+            case SyncSegments():
+                following = self._end_sync(chore)
+                self._chores.running.add(SaveCheckpoint)
+                return [following]
+            case SaveCheckpoint():
+                self._end_checkpoint(chore)
+            case CleanLog(cleaning):
+                cleaning.finish()
+        return []
+
+    def _chore_failed(self, chore: Chore, error: OSError) -> None:
+        if isinstance(chore, SyncSegments):
+            self._closed = f"the disk failed: {error}"
+            raise SyncFailed(path="segments", reason=str(error)) from error
+        logger.error("%s failed: %s; it will be tried again", type(chore).__name__, error)
+
+    def _begin_checkpoint(self, *, clean: bool) -> SyncSegments:
+        self._checkpoint_wanted = False
+        parts = [log.begin_checkpoint() for log in self.logs if log.needs_checkpoint]
+        # A group under way is in its segments already, but only what is done may be forgotten.
+        covered = self._wal.group_number - (1 if self._commit.busy else 0)
+        return SyncSegments(self._disk, parts, covered, self._wal.current_sequence, clean)
+
+    def _end_sync(self, chore: SyncSegments) -> SaveCheckpoint:
+        for part in chore.parts:
+            part.log.end_checkpoint(part)
+        points = {str(partition): self._point(log) for partition, log in self._logs.items()}
+        checkpoint = Checkpoint(chore.group, chore.clean, points)
+        return SaveCheckpoint(self._checkpoints, checkpoint, chore.before_sequence)
+
+    def _point(self, log: Log) -> Point:
+        topic_id = self._topics[log.partition.topic].id
+        return Point(topic_id, log.start, log.recovery_point, log.high_watermark, log.snapshot_upto)
+
+    def _end_checkpoint(self, chore: SaveCheckpoint) -> None:
+        surplus = self._wal.release(chore.before_sequence)
+        for file in surplus:
+            file.file.close()
+            self._disk.remove(file.file.path)
+
+    def checkpoint(self) -> None:
+        """Sync every segment and write a checkpoint. Waits."""
+        self._require_open()
+        self.flush()
+        self._checkpoint_now(clean=False)
+
+    def _checkpoint_now(self, *, clean: bool) -> None:
+        chore: Chore = self._begin_checkpoint(clean=clean)
+        try:
+            chore.run()
+            following = self.finish(chore)[0]
+            following.run()
+        except OSError as error:
+            self._closed = f"the disk failed: {error}"
+            raise SyncFailed(path="segments", reason=str(error)) from error
+        self.finish(following)
+
+    def _prepare_spare_now(self, bytes_min: int = 0) -> None:
+        small = self._wal.files_in_use == 0 and bytes_min + 8192 <= self.config.wal_first_file_bytes
+        job = self._wal.prepare(self.config.wal_first_file_bytes if small else None)
+        try:
+            job.run()
+        except OSError as error:
+            if error.errno in NO_ROOM:
+                raise DiskFull(wanted_bytes=job.file_bytes, path=WAL) from error
+            raise
+        self._wal.prepared(job)
+
+    def begin_cleaning(self, log: Log, *, force: bool = False, now_ms: int | None = None) -> CleanLog | None:
+        """A compaction pass over one log, if there is something to clean and none is under way."""
+        self._require_open()
+        if not log.config.compacts or not self._chores.free(CleanLog):
+            return None
+        now_ms = self._clock.now_ms() if now_ms is None else now_ms
+        cleaning = Cleaning.begin(self._disk, log, now_ms, force=force)
+        if cleaning is None:
+            return None
+        self._chores.running.add(CleanLog)
+        return CleanLog(cleaning)
+
+    def clean(self, *, force: bool = False, now_ms: int | None = None) -> list[CleanReport]:
+        """Compact every log that asks for it, now. Waits."""
+        reports = []
+        for log in self.logs:
+            if (chore := self.begin_cleaning(log, force=force, now_ms=now_ms)) is not None:
+                try:
+                    chore.run()
+                finally:
+                    self._chores.running.discard(CleanLog)
+                reports.append(chore.cleaning.finish())
+        return reports
+
+    # Closing
+
+    def close(self) -> None:
+        """Flush, sync everything, leave the mark of a good end, and give the directory up. Waits."""
+        if self._closed is None:
+            self.flush()
+            self._checkpoint_now(clean=True)
+        self.abandon("closed")
+
+    def abandon(self, reason: str = "abandoned") -> None:
+        """Give the directory up as it is, without writing anything more."""
+        if self._closed is None or not self._closed.startswith(("closed", "abandoned")):
+            self._closed = reason
+            self._committer.close()
+            self._wal.close()
+            self._lock.release()

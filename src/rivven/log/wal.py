@@ -1,0 +1,321 @@
+"""The write-ahead log of a node: groups of entries in zero-filled files that are used again and again.
+
+A file is a 4 KiB header (magic, sequence, length, CRC) and groups one after the other. A group is 40 bytes
+(magic, CRC-32C of all that follows, body length, entries, file sequence, group number, last synced group) and its
+entries: 28 bytes (kind, payload length, topic id, partition) and the payload. Because the CRC covers the file's
+sequence and the group's number, what an earlier life of the file left behind never reads as a group.
+
+Group n + 1 is written only after group n is done. So a group that fails its CRC at the end of the log was never
+acknowledged; one that is followed by a good group which knew it synced is damage, and is reported.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NamedTuple
+
+from rivven.limits import MIB, WAL_HEADER_BYTES
+from rivven.ports import Buffer, Disk, File
+from rivven.record import crc32c
+
+FILE = struct.Struct("<8sQQI")
+FILE_MAGIC = b"RIVVENW1"
+GROUP = struct.Struct("<4sIIIQQQ")
+GROUP_MAGIC = b"RVWG"
+GROUP_CRC_FROM = 8
+ENTRY = struct.Struct("<BxxxI16sI")
+FILL = bytes(1 * MIB)
+JOIN_BYTES = 16 * 1024
+"""Entries smaller than this on average are joined into one buffer; larger ones are written as they are."""
+
+
+class Kind(IntEnum):
+    APPEND = 1
+    TRUNCATE = 2
+    START = 3
+
+
+class Entry(NamedTuple):
+    kind: Kind
+    topic_id: bytes
+    partition: int
+    payload: memoryview
+
+
+OFFSET = struct.Struct("<q")
+
+
+def read_offset(entry: Entry) -> int:
+    """The offset that a TRUNCATE or START entry carries."""
+    offset: int = OFFSET.unpack(entry.payload)[0]
+    return offset
+
+
+def entry_prefix(kind: Kind, payload_bytes: int, topic_id: bytes, partition: int) -> bytes:
+    return ENTRY.pack(kind, payload_bytes, topic_id, partition)
+
+
+@dataclass(slots=True)
+class WalFile:
+    file: File
+    sequence: int
+    length_bytes: int
+    end: int = WAL_HEADER_BYTES
+
+
+@dataclass(slots=True)
+class WalStats:
+    """Counts of what succeeded."""
+
+    groups: int = 0
+    writes: int = 0
+    bytes_written: int = 0
+    syncs: int = 0
+    sync_us_total: int = 0
+    sync_us_max: int = 0
+    rotations: int = 0
+
+
+class Wal:
+    """The files and where the next group goes. It writes nothing itself but headers and zeros."""
+
+    def __init__(self, disk: Disk, directory: str, *, file_bytes: int, files_max: int) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._file_bytes = file_bytes
+        self._files_max = files_max
+        self._current: WalFile | None = None
+        self._spares: list[WalFile] = []
+        self._used: list[WalFile] = []
+        self._free: list[WalFile] = []
+        self._next_sequence = 1
+        self.group_number = 0
+        """The number of the last group that was framed."""
+        self.synced_number = 0
+        self.stats = WalStats()
+
+    def adopt(self, files: list[WalFile], group_number: int, sequence: int) -> None:
+        """Take over the files that recovery found, all of them free for use again."""
+        self._free = files
+        self.group_number = self.synced_number = group_number
+        self._next_sequence = sequence + 1
+
+    # Placing groups
+
+    def has_room(self, group_bytes: int) -> bool:
+        return self._fits(self._current, group_bytes) or any(self._fits(f, group_bytes) for f in self._spares)
+
+    @staticmethod
+    def _fits(file: WalFile | None, group_bytes: int) -> bool:
+        return file is not None and file.end + group_bytes <= file.length_bytes
+
+    def place(self, group_bytes: int) -> tuple[File, int]:
+        """The file and position for a group; moves on to a spare file when this one is full."""
+        while not self._fits(self._current, group_bytes):
+            assert self._spares, "has_room said so"
+            if self._current is not None:
+                self._used.append(self._current)
+                self.stats.rotations += 1
+            self._current = self._spares.pop(0)
+        current = self._current
+        assert current is not None
+        position = current.end
+        current.end += group_bytes
+        return current.file, position
+
+    def frame(self, parts: Sequence[Buffer], count: int) -> tuple[File, int, list[Buffer]]:
+        """Number a group, and return where it goes and the buffers to write there."""
+        body_bytes = sum(map(len, parts))
+        file, position = self.place(GROUP.size + body_bytes)
+        assert self._current is not None
+        self.group_number += 1
+        rest = GROUP.pack(
+            GROUP_MAGIC, 0, body_bytes, count, self._current.sequence, self.group_number, self.synced_number
+        )[GROUP_CRC_FROM:]
+        if body_bytes <= JOIN_BYTES * len(parts):
+            body = b"".join((rest, *parts))
+            head = GROUP_MAGIC + struct.pack("<I", crc32c(body))
+            return file, position, [head, body]
+        crc = crc32c(rest)
+        for part in parts:
+            crc = crc32c(part, crc)
+        return file, position, [GROUP_MAGIC + struct.pack("<I", crc) + rest, *parts]
+
+    # Files
+
+    @property
+    def needs_spare(self) -> bool:
+        return not self._spares and self.files_in_use < self._files_max
+
+    @property
+    def files_in_use(self) -> int:
+        return len(self._used) + (self._current is not None)
+
+    @property
+    def has_used(self) -> bool:
+        return bool(self._used)
+
+    @property
+    def current_sequence(self) -> int:
+        return self._current.sequence if self._current is not None else self._next_sequence
+
+    def prepare(self, file_bytes: int | None = None) -> Prepare:
+        """A job that makes one more spare, from a free file or a new one."""
+        sequence = self._next_sequence
+        self._next_sequence += 1
+        free = self._free.pop() if self._free else None
+        return Prepare(self._disk, self._directory, sequence, file_bytes or self._file_bytes, free)
+
+    def prepared(self, job: Prepare) -> None:
+        assert job.made is not None
+        self._spares.append(job.made)
+
+    def release(self, before_sequence: int) -> list[WalFile]:
+        """A checkpoint covers every file before this one. One is kept for reuse; the others are returned, to be
+        removed."""
+        freed = [file for file in self._used if file.sequence < before_sequence]
+        self._used = [file for file in self._used if file.sequence >= before_sequence]
+        self._free.extend(file for file in freed if file.length_bytes == self._file_bytes)
+        surplus = [file for file in freed if file.length_bytes != self._file_bytes] + self._free[1:]
+        del self._free[1:]
+        return surplus
+
+    def close(self) -> None:
+        for file in [*self._used, *self._spares, *self._free, *filter(None, [self._current])]:
+            file.file.close()
+
+
+@dataclass(slots=True)
+class Prepare:
+    """Make a file ready: zeros over its length, so that later syncs commit no metadata, and a synced header."""
+
+    disk: Disk
+    directory: str
+    sequence: int
+    file_bytes: int
+    free: WalFile | None
+    made: WalFile | None = field(default=None)
+
+    def run(self) -> None:
+        if self.free is not None:
+            file, length_bytes = self.free.file, self.free.length_bytes
+        else:
+            path = f"{self.directory}/{self.sequence:020d}.wal"
+            file, length_bytes = self.disk.open(path, create=True), self.file_bytes
+            try:
+                for position in range(0, length_bytes, len(FILL)):
+                    file.write(memoryview(FILL)[: min(len(FILL), length_bytes - position)], position)
+            except OSError:
+                file.close()
+                self.disk.remove(path)
+                raise
+        header = FILE.pack(FILE_MAGIC, self.sequence, length_bytes, 0)[:-4]
+        file.write(header + struct.pack("<I", crc32c(header)), 0)
+        file.sync()
+        if self.free is None:
+            self.disk.sync_dir(self.directory)
+        self.made = WalFile(file, self.sequence, length_bytes)
+
+
+# Reading it back
+
+
+@dataclass(slots=True)
+class WalContent:
+    """What the files held: whole groups in order, where the log was damaged, and the files themselves."""
+
+    groups: list[tuple[int, memoryview, int]] = field(default_factory=list)
+    """Group number, body, number of entries."""
+    damage: list[str] = field(default_factory=list)
+    files: list[WalFile] = field(default_factory=list)
+    torn: str | None = None
+    last_group: int | None = None
+    last_sequence: int = 0
+
+    def entries(self) -> Iterator[Entry]:
+        for _, body, count in self.groups:
+            yield from _entries(body, count)
+
+
+def read_wal(disk: Disk, directory: str, after_group: int | None) -> WalContent:
+    """Read every file in sequence. Groups up to `after_group` are covered by a checkpoint and are left out;
+    without a checkpoint the first that is found begins the log."""
+    content = WalContent(last_group=after_group)
+    datas: list[tuple[WalFile, memoryview]] = []
+    for name in disk.names(directory):
+        if name.endswith(".wal"):
+            file = disk.open(f"{directory}/{name}")
+            data = memoryview(file.read(file.length(), 0))
+            found = WalFile(file, _file_sequence(data), len(data))
+            content.files.append(found)
+            content.last_sequence = max(content.last_sequence, found.sequence)
+            if found.sequence:
+                datas.append((found, data))
+    for wal_file, data in sorted(datas, key=lambda pair: pair[0].sequence):
+        _read_groups(wal_file, data, content)
+    return content
+
+
+def _file_sequence(data: memoryview) -> int:
+    """The sequence in a file's header; 0 for a file that was never finished."""
+    if len(data) < WAL_HEADER_BYTES:
+        return 0
+    magic, sequence, _, crc = FILE.unpack_from(data)
+    whole = magic == FILE_MAGIC and crc == crc32c(data[: FILE.size - 4])
+    return int(sequence) if whole else 0
+
+
+def _read_groups(file: WalFile, data: memoryview, content: WalContent) -> None:
+    position = WAL_HEADER_BYTES
+    while found := _group_at(data, position, file.sequence) or _group_after(data, position, file.sequence):
+        start, number, synced, count, end = found
+        position = end
+        if content.last_group is not None and number <= content.last_group:
+            continue
+        if content.last_group is not None and number > content.last_group + 1:
+            if synced <= content.last_group:
+                return  # not damage: under `every_n_writes` a power loss may take the one and leave the other
+            content.damage.append(
+                f"{file.file.path}: group(s) {content.last_group + 1} to {number - 1}, "
+                f"due before byte {start}, are unreadable"
+            )
+        content.groups.append((number, data[start + GROUP.size : end], count))
+        content.last_group = number
+    if data[position : position + 4] == GROUP_MAGIC:
+        content.torn = f"{file.file.path}: the group at byte {position} was not wholly written"
+
+
+def _group_at(data: memoryview, position: int, sequence: int) -> tuple[int, int, int, int, int] | None:
+    """(start, number, last synced, entries, end) of the good group at `position`."""
+    if position + GROUP.size > len(data):
+        return None
+    magic, crc, body_bytes, count, of_file, number, durable = GROUP.unpack_from(data, position)
+    end = position + GROUP.size + body_bytes
+    if magic != GROUP_MAGIC or of_file != sequence or end > len(data):
+        return None
+    if crc32c(data[position + GROUP_CRC_FROM : end]) != crc:
+        return None
+    return position, number, durable, count, end
+
+
+def _group_after(data: memoryview, position: int, sequence: int) -> tuple[int, int, int, int, int] | None:
+    """The first good group beyond a bad one."""
+    whole = data.obj
+    assert isinstance(whole, bytes)
+    place = position
+    while (place := whole.find(GROUP_MAGIC, place + 1)) >= 0:
+        if (found := _group_at(data, place, sequence)) is not None:
+            return found
+    return None
+
+
+def _entries(body: memoryview, count: int) -> Iterator[Entry]:
+    position = 0
+    for _ in range(count):
+        kind, payload_bytes, topic_id, partition = ENTRY.unpack_from(body, position)
+        start = position + ENTRY.size
+        position = start + payload_bytes
+        yield Entry(Kind(kind), topic_id, partition, body[start:position])

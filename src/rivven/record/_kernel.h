@@ -1,0 +1,270 @@
+/* The innermost loops of the native twin: numbers in big-endian order, varints, one record, CRC-32C.
+ *
+ * Nothing here allocates or touches a Python object. Every read is checked against an end that the caller gives;
+ * every write goes where the caller has made room for at least RECORD_ROOM bytes plus the fields themselves.
+ */
+#ifndef RIVVEN_RECORD_KERNEL_H
+#define RIVVEN_RECORD_KERNEL_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#define RIVVEN_INLINE static inline __attribute__((always_inline, unused))
+
+/* Lengths, deltas and the attributes byte of one record, each varint at its longest. */
+#define RECORD_ROOM 48
+
+/* Numbers */
+
+RIVVEN_INLINE uint32_t load32(const uint8_t *at)
+{
+    uint32_t value;
+    memcpy(&value, at, 4);
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    value = __builtin_bswap32(value);
+#endif
+    return value;
+}
+
+RIVVEN_INLINE uint64_t load64(const uint8_t *at)
+{
+    return (uint64_t)load32(at) << 32 | load32(at + 4);
+}
+
+RIVVEN_INLINE int16_t load16(const uint8_t *at)
+{
+    return (int16_t)(at[0] << 8 | at[1]);
+}
+
+RIVVEN_INLINE uint64_t zigzag(int64_t value)
+{
+    return ((uint64_t)value << 1) ^ (uint64_t)(value >> 63);
+}
+
+RIVVEN_INLINE int varint_bytes(int64_t value)
+{
+    return (70 - __builtin_clzll(zigzag(value) | 1)) / 7;
+}
+
+RIVVEN_INLINE uint8_t *put_varint(uint8_t *out, int64_t value)
+{
+    uint64_t bits = zigzag(value);
+    while (bits > 0x7f) {
+        *out++ = (uint8_t)(bits | 0x80);
+        bits >>= 7;
+    }
+    *out++ = (uint8_t)bits;
+    return out;
+}
+
+/* The place after the varint, or NULL if it leaves [at, end) or does not fit into `bits_max` bits. */
+RIVVEN_INLINE const uint8_t *get_varint(const uint8_t *at, const uint8_t *end, int bits_max, int64_t *value)
+{
+    if (__builtin_expect(at >= end, 0))
+        return NULL;
+    uint64_t bits = *at++;
+    if (__builtin_expect(bits >= 0x80, 0)) {
+        bits &= 0x7f;
+        for (int shift = 7;; shift += 7) {
+            if (at >= end || shift >= bits_max)
+                return NULL;
+            uint64_t byte = *at++;
+            int room = bits_max - shift;
+            if (room < 7 && (byte & 0x7f) >> room)
+                return NULL;
+            bits |= (byte & 0x7f) << shift;
+            if (byte < 0x80)
+                break;
+        }
+    }
+    *value = (int64_t)(bits >> 1) ^ -(int64_t)(bits & 1);
+    return at;
+}
+
+/* One record */
+
+typedef struct {
+    int64_t timestamp_delta;
+    int64_t offset_delta;
+    const uint8_t *key;
+    int64_t key_bytes; /* -1 for null, as with the other lengths */
+    const uint8_t *value;
+    int64_t value_bytes;
+    int64_t header_count;
+    const uint8_t *headers; /* where the first header stands */
+    const uint8_t *end;
+} RecordView;
+
+RIVVEN_INLINE int64_t field_bytes(int64_t length)
+{
+    return varint_bytes(length) + (length > 0 ? length : 0);
+}
+
+RIVVEN_INLINE uint8_t *put_field(uint8_t *out, const uint8_t *data, int64_t length)
+{
+    out = put_varint(out, length);
+    if (length > 0) {
+        memcpy(out, data, (size_t)length);
+        out += length;
+    }
+    return out;
+}
+
+RIVVEN_INLINE int64_t record_body(const RecordView *record, int64_t headers_bytes)
+{
+    return 1 + varint_bytes(record->timestamp_delta) + varint_bytes(record->offset_delta)
+           + field_bytes(record->key_bytes) + field_bytes(record->value_bytes)
+           + varint_bytes(record->header_count) + headers_bytes;
+}
+
+/* What the record takes in all, with its own length in front. */
+RIVVEN_INLINE int64_t record_length(const RecordView *record, int64_t headers_bytes)
+{
+    int64_t body = record_body(record, headers_bytes);
+    return varint_bytes(body) + body;
+}
+
+/* Everything of a record up to its header count; `headers_bytes` is what the headers after the count will take. */
+RIVVEN_INLINE uint8_t *put_record(uint8_t *out, const RecordView *record, int64_t headers_bytes)
+{
+    out = put_varint(out, record_body(record, headers_bytes));
+    *out++ = 0;
+    out = put_varint(out, record->timestamp_delta);
+    out = put_varint(out, record->offset_delta);
+    out = put_field(out, record->key, record->key_bytes);
+    out = put_field(out, record->value, record->value_bytes);
+    return put_varint(out, record->header_count);
+}
+
+RIVVEN_INLINE const uint8_t *get_field(const uint8_t *at, const uint8_t *end, const uint8_t **data, int64_t *length)
+{
+    at = get_varint(at, end, 32, length);
+    if (!at || *length < -1 || *length > end - at)
+        return NULL;
+    *data = at;
+    return *length > 0 ? at + *length : at;
+}
+
+/* Fill `record` from the bytes at `at`; NULL, or what is wrong. Headers are left to the caller to walk. */
+RIVVEN_INLINE const char *get_record(const uint8_t *at, const uint8_t *end, RecordView *record)
+{
+    int64_t length;
+    at = get_varint(at, end, 32, &length);
+    if (!at || length < 1 || length > end - at)
+        return "a record longer than its batch";
+    record->end = at + length;
+    at = get_varint(at + 1, record->end, 64, &record->timestamp_delta);
+    if (!at || !(at = get_varint(at, record->end, 32, &record->offset_delta)))
+        return "a varint cut short or too long";
+    if (!(at = get_field(at, record->end, &record->key, &record->key_bytes)))
+        return "a key longer than its record";
+    if (!(at = get_field(at, record->end, &record->value, &record->value_bytes)))
+        return "a value longer than its record";
+    at = get_varint(at, record->end, 32, &record->header_count);
+    if (!at || record->header_count < 0 || record->header_count > (record->end - at) / 2)
+        return "more headers than the record holds";
+    if (!record->header_count && at != record->end)
+        return "bytes at the end of a record";
+    record->headers = at;
+    return NULL;
+}
+
+RIVVEN_INLINE int ascii_only(const uint8_t *at, int64_t length)
+{
+    uint8_t all = 0;
+    for (int64_t place = 0; place < length; place++)
+        all |= at[place];
+    return all < 0x80;
+}
+
+/* CRC-32C */
+
+#define CRC_POLYNOMIAL 0x82f63b78u
+#define CRC_LANE_BYTES 1024
+
+static uint32_t crc_table[8][256];      /* eight bytes at a step, where the processor has no instruction */
+static uint32_t crc_skip_table[4][256]; /* what one lane of zeros does to a CRC, per byte of it */
+static int crc_hardware;
+
+static uint32_t crc_software(uint32_t crc, const uint8_t *at, size_t length)
+{
+    for (; length >= 8; at += 8, length -= 8) {
+        crc ^= (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+        crc = crc_table[7][crc & 0xff] ^ crc_table[6][crc >> 8 & 0xff] ^ crc_table[5][crc >> 16 & 0xff]
+              ^ crc_table[4][crc >> 24] ^ crc_table[3][at[4]] ^ crc_table[2][at[5]] ^ crc_table[1][at[6]]
+              ^ crc_table[0][at[7]];
+    }
+    while (length--)
+        crc = crc >> 8 ^ crc_table[0][(crc ^ *at++) & 0xff];
+    return crc;
+}
+
+RIVVEN_INLINE uint32_t crc_skip(uint32_t crc)
+{
+    return crc_skip_table[0][crc & 0xff] ^ crc_skip_table[1][crc >> 8 & 0xff]
+           ^ crc_skip_table[2][crc >> 16 & 0xff] ^ crc_skip_table[3][crc >> 24];
+}
+
+#if defined(__x86_64__)
+/* The instruction takes three cycles but starts every cycle, so three lanes run side by side. */
+__attribute__((target("sse4.2"))) static uint32_t crc_lanes(uint32_t crc, const uint8_t *at, size_t length)
+{
+    uint64_t first = crc, word;
+    for (; length >= 3 * CRC_LANE_BYTES; at += 3 * CRC_LANE_BYTES, length -= 3 * CRC_LANE_BYTES) {
+        uint64_t second = 0, third = 0;
+        for (size_t place = 0; place < CRC_LANE_BYTES; place += 8) {
+            uint64_t words[3];
+            memcpy(&words[0], at + place, 8);
+            memcpy(&words[1], at + place + CRC_LANE_BYTES, 8);
+            memcpy(&words[2], at + place + 2 * CRC_LANE_BYTES, 8);
+            first = __builtin_ia32_crc32di(first, words[0]);
+            second = __builtin_ia32_crc32di(second, words[1]);
+            third = __builtin_ia32_crc32di(third, words[2]);
+        }
+        first = crc_skip((uint32_t)first) ^ second;
+        first = crc_skip((uint32_t)first) ^ third;
+    }
+    for (; length >= 8; at += 8, length -= 8) {
+        memcpy(&word, at, 8);
+        first = __builtin_ia32_crc32di(first, word);
+    }
+    crc = (uint32_t)first;
+    while (length--)
+        crc = __builtin_ia32_crc32qi(crc, *at++);
+    return crc;
+}
+#endif
+
+static uint32_t crc32c_of(uint32_t crc, const uint8_t *at, size_t length)
+{
+    crc = ~crc;
+#if defined(__x86_64__)
+    if (crc_hardware)
+        return ~crc_lanes(crc, at, length);
+#endif
+    return ~crc_software(crc, at, length);
+}
+
+static void crc_init(void)
+{
+    static const uint8_t zeros[CRC_LANE_BYTES];
+    for (uint32_t byte = 0; byte < 256; byte++) {
+        uint32_t crc = byte;
+        for (int bit = 0; bit < 8; bit++)
+            crc = crc >> 1 ^ (crc & 1 ? CRC_POLYNOMIAL : 0);
+        crc_table[0][byte] = crc;
+    }
+    for (uint32_t byte = 0; byte < 256; byte++)
+        for (int step = 1; step < 8; step++)
+            crc_table[step][byte] = crc_table[step - 1][byte] >> 8 ^ crc_table[0][crc_table[step - 1][byte] & 0xff];
+    for (int place = 0; place < 4; place++)
+        for (uint32_t byte = 0; byte < 256; byte++)
+            crc_skip_table[place][byte] = crc_software(byte << 8 * place, zeros, CRC_LANE_BYTES);
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    crc_hardware = __builtin_cpu_supports("sse4.2");
+#endif
+}
+
+#endif

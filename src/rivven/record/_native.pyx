@@ -1,0 +1,498 @@
+"""The native twin of `pure`: the same functions, the same bytes, the same refusals, at C speed.
+
+Invariant: no read passes the end of the buffer it was given, whatever the bytes say. Reasons are worded by
+`header`, which holds the same rules; where the two disagree it is this one that is wrong.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Resize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
+from cpython.list cimport PyList_New, PyList_SET_ITEM
+from cpython.object cimport PyObject, PyTypeObject
+from cpython.ref cimport Py_INCREF
+from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+
+from rivven.errors import Malformed
+from rivven.limits import BATCH_BYTES_MAX, BATCH_RECORDS_MAX
+
+from .header import BatchHeader, Record, crc_fault, fault
+
+
+cdef extern from "_kernel.h" nogil:
+    enum:
+        RECORD_ROOM
+    const int64_t INT64_MAX
+    ctypedef struct RecordView:
+        int64_t timestamp_delta
+        int64_t offset_delta
+        const uint8_t *key
+        int64_t key_bytes
+        const uint8_t *value
+        int64_t value_bytes
+        int64_t header_count
+        const uint8_t *headers
+        const uint8_t *end
+    uint32_t load32(const uint8_t *at)
+    uint64_t load64(const uint8_t *at)
+    int load16(const uint8_t *at)
+    int64_t field_bytes(int64_t length)
+    uint8_t *put_field(uint8_t *out, const uint8_t *data, int64_t length)
+    uint8_t *put_record(uint8_t *out, const RecordView *record, int64_t headers_bytes)
+    const uint8_t *get_field(const uint8_t *at, const uint8_t *end, const uint8_t **data, int64_t *length)
+    const char *get_record(const uint8_t *at, const uint8_t *end, RecordView *record)
+    uint32_t crc32c_of(uint32_t crc, const uint8_t *at, size_t length)
+    void crc_init()
+
+
+cdef extern from *:
+    """
+    /* A record holds numbers, byte strings and tuples of them, so it is never part of a cycle and is left
+       untracked: a collector that walks a million of them would find nothing. */
+    static inline PyObject *rivven_new_tuple(PyTypeObject *type, Py_ssize_t length)
+    {
+        PyTupleObject *made = PyObject_GC_NewVar(PyTupleObject, type, length);
+        if (!made)
+            return NULL;
+        memset(made->ob_item, 0, (size_t)length * sizeof(PyObject *));
+    #if PY_VERSION_HEX >= 0x030E0000
+        made->ob_hash = -1;
+    #endif
+        return (PyObject *)made;
+    }
+    #define rivven_set(tuple, place, item) (((PyTupleObject *)(tuple))->ob_item[place] = (item))
+    """
+    object rivven_new_tuple(PyTypeObject *kind, Py_ssize_t length)
+    void rivven_set(object made, Py_ssize_t place, PyObject *item)
+    PyObject *new_long "PyLong_FromLongLong"(long long value) except NULL
+    PyObject *new_bytes "PyBytes_FromStringAndSize"(const char *data, Py_ssize_t length) except NULL
+    long long as_int64 "PyLong_AsLongLong"(object number) except? -1
+    PyObject *borrowed_none "Py_None"
+    void incref "Py_INCREF"(PyObject *item)
+
+
+crc_init()
+
+cdef int HEADER_BYTES = 61
+cdef int PREFIX_BYTES = 12
+cdef int CRC_FROM = 21
+cdef int LOG_APPEND_TIME = 0x08
+cdef int RECORD_BYTES_MIN = 7
+cdef int64_t _BATCH_BYTES_MAX = BATCH_BYTES_MAX
+cdef int64_t _BATCH_RECORDS_MAX = BATCH_RECORDS_MAX
+cdef object _RECORD = Record
+cdef object _HEADER = BatchHeader
+cdef PyTypeObject *RECORD = <PyTypeObject *>_RECORD
+cdef PyTypeObject *HEADER = <PyTypeObject *>_HEADER
+cdef tuple NO_HEADERS = ()
+
+
+cdef class Span:
+    """A buffer held open for the length of one call."""
+
+    cdef Py_buffer buffer
+    cdef const uint8_t *at
+    cdef Py_ssize_t length
+
+    def __cinit__(self, data):
+        PyObject_GetBuffer(data, &self.buffer, PyBUF_SIMPLE)
+        self.at = <const uint8_t *>self.buffer.buf
+        self.length = self.buffer.len
+
+    def __dealloc__(self):
+        PyBuffer_Release(&self.buffer)
+
+
+def crc32c(data, uint32_t crc=0):
+    cdef Span span = Span(data)
+    return crc32c_of(crc, span.at, span.length)
+
+
+def crc_between(buffer, Py_ssize_t start, Py_ssize_t end):
+    """The CRC of a part of the buffer, which must lie inside it."""
+    cdef Span span = Span(buffer)
+    if not 0 <= start <= end <= span.length:  # not an assert: memory is at stake, with -O too
+        raise AssertionError("the part lies inside the buffer")
+    return crc32c_of(0, span.at + start, end - start)
+
+
+# Batches
+
+
+cdef inline int64_t batch_bytes(const uint8_t *at) noexcept nogil:
+    return <int64_t><int32_t>load32(at + 8) + PREFIX_BYTES
+
+
+cdef inline int32_t last_offset_delta(const uint8_t *at) noexcept nogil:
+    return <int32_t>load32(at + 23)
+
+
+cdef inline bint sound(const uint8_t *at) noexcept nogil:
+    """The rules of `header.fault`, on the 61 bytes themselves."""
+    cdef int64_t base_offset = <int64_t>load64(at)
+    cdef int64_t last_delta = last_offset_delta(at)
+    cdef int64_t count = <int32_t>load32(at + 57)
+    return (
+        at[16] == 2
+        and HEADER_BYTES <= batch_bytes(at) <= _BATCH_BYTES_MAX
+        and at[22] & 7 <= 4
+        and 0 <= base_offset <= INT64_MAX - <int64_t>2147483648
+        and last_delta >= 0
+        and 0 <= count <= last_delta + 1
+        and count <= _BATCH_RECORDS_MAX
+    )
+
+
+cdef inline PyObject *number(const uint8_t *at, int length) except NULL:
+    if length == 8:
+        return new_long(<int64_t>load64(at))
+    if length == 4:
+        return new_long(<int32_t>load32(at))
+    return new_long(<short>load16(at))
+
+
+cdef object header_from(const uint8_t *at):
+    made = rivven_new_tuple(HEADER, 13)
+    rivven_set(made, 0, number(at, 8))
+    rivven_set(made, 1, number(at + 8, 4))
+    rivven_set(made, 2, number(at + 12, 4))
+    rivven_set(made, 3, new_long(<signed char>at[16]))
+    rivven_set(made, 4, new_long(load32(at + 17)))
+    rivven_set(made, 5, number(at + 21, 2))
+    rivven_set(made, 6, number(at + 23, 4))
+    rivven_set(made, 7, number(at + 27, 8))
+    rivven_set(made, 8, number(at + 35, 8))
+    rivven_set(made, 9, number(at + 43, 8))
+    rivven_set(made, 10, number(at + 51, 2))
+    rivven_set(made, 11, number(at + 53, 4))
+    rivven_set(made, 12, number(at + 57, 4))
+    return made
+
+
+cdef object nonsense(const uint8_t *at):
+    return Malformed(what="batch", reason=fault(header_from(at)))
+
+
+def parse_header(buffer, Py_ssize_t position=0):
+    """The header at `position`; `Malformed` if there is none. The rest of the batch need not be there yet."""
+    cdef Span span = Span(buffer)
+    if position < 0 or span.length - position < HEADER_BYTES:
+        raise Malformed(what="batch", reason=f"no {HEADER_BYTES} bytes of header at position {position}")
+    if not sound(span.at + position):
+        raise nonsense(span.at + position)
+    return header_from(span.at + position)
+
+
+def scan(buffer, Py_ssize_t position, Py_ssize_t end, *, bint verify):
+    """Walk whole batches up to `end`: (end of the last good one, the offset after it or -1, why it stopped early).
+
+    The reason is None when the walk ran out of whole batches. Nothing that the bytes hold makes it raise.
+    """
+    cdef Span span = Span(buffer)
+    cdef int64_t next_offset = -1, base_offset, length
+    cdef uint32_t found
+    cdef const uint8_t *at
+    end = min(end, span.length)
+    while position >= 0 and end - position >= HEADER_BYTES:
+        at = span.at + position
+        if not sound(at):
+            return position, next_offset, fault(header_from(at))
+        length = batch_bytes(at)
+        if length > end - position:
+            break
+        base_offset = <int64_t>load64(at)
+        if base_offset < next_offset:
+            return position, next_offset, f"base offset {base_offset} after offset {next_offset - 1}"
+        if verify:
+            found = crc32c_of(0, at + CRC_FROM, length - CRC_FROM)
+            if found != load32(at + 17):
+                return position, next_offset, crc_fault(load32(at + 17), found)
+        position += length
+        next_offset = base_offset + last_offset_delta(at) + 1
+    return position, next_offset, None
+
+
+def seek(buffer, Py_ssize_t position, int64_t offset):
+    """Where the first whole batch stands that ends at or after `offset`; -1 if none does.
+
+    `Malformed` if nonsense stands before it.
+    """
+    cdef Span span = Span(buffer)
+    cdef const uint8_t *at
+    while position >= 0 and span.length - position >= HEADER_BYTES:
+        at = span.at + position
+        if not sound(at):
+            raise nonsense(at)
+        if batch_bytes(at) > span.length - position:
+            break
+        if <int64_t>load64(at) + last_offset_delta(at) >= offset:
+            return position
+        position += batch_bytes(at)
+    return -1
+
+
+def fit(buffer, Py_ssize_t position, int64_t bytes_max):
+    """The end of the whole batches within `bytes_max` of `position`; the first one counts however long it is.
+
+    `position` itself if not one whole batch is there; `Malformed` if nonsense is.
+    """
+    cdef Span span = Span(buffer)
+    cdef Py_ssize_t start = position, end
+    while position >= 0 and span.length - position >= HEADER_BYTES:
+        if not sound(span.at + position):
+            if position == start:
+                raise nonsense(span.at + position)
+            break
+        end = position + batch_bytes(span.at + position)
+        if end > span.length or (position > start and end - start > bytes_max):
+            break
+        position = end
+    return position
+
+
+# Records to bytes
+
+
+cdef class Writer:
+    """A bytearray that grows as records are put into it, with room for a header in front."""
+
+    cdef bytearray made
+    cdef Py_ssize_t used
+    cdef Py_ssize_t room
+
+    def __cinit__(self, Py_ssize_t room):
+        self.made = bytearray()
+        self.used = HEADER_BYTES
+        self.room = room + HEADER_BYTES
+        PyByteArray_Resize(self.made, self.room)
+
+    cdef uint8_t *reserve(self, int64_t length) except NULL:
+        if self.room - self.used < length:
+            self.room = self.used + length + (self.used + length) // 4
+            PyByteArray_Resize(self.made, self.room)
+        return <uint8_t *>PyByteArray_AS_STRING(self.made) + self.used
+
+    cdef bytearray finish(self):
+        PyByteArray_Resize(self.made, self.used)
+        return self.made
+
+    cdef int put(self, RecordView *record, key, value, headers) except -1:
+        """One record, whose deltas `record` holds already."""
+        cdef uint8_t *out
+        cdef int64_t headers_bytes = 0
+        key = field(key, &record.key, &record.key_bytes)
+        value = field(value, &record.value, &record.value_bytes)
+        record.header_count = 0
+        if headers is not NO_HEADERS:
+            headers = [(text.encode(), plain(header_value)) for text, header_value in headers]
+            record.header_count = len(headers)
+            headers_bytes = headers_length(headers)
+        out = self.reserve(RECORD_ROOM + max(record.key_bytes, 0) + max(record.value_bytes, 0) + headers_bytes)
+        out = put_record(out, record, headers_bytes)
+        if record.header_count:
+            out = put_headers(out, headers)
+        self.used = out - <uint8_t *>PyByteArray_AS_STRING(self.made)
+        return 0
+
+
+cdef inline object field(data, const uint8_t **at, int64_t *length):
+    """Point at the bytes of a key or value; the returned object is what keeps them there."""
+    if data is None:
+        at[0] = NULL
+        length[0] = -1
+        return None
+    if not PyBytes_CheckExact(data):
+        data = plain(data)
+    at[0] = <const uint8_t *>PyBytes_AS_STRING(data)
+    length[0] = PyBytes_GET_SIZE(data)
+    return data
+
+
+cdef object plain(data):
+    return data if data is None or PyBytes_CheckExact(data) else bytes(memoryview(data))
+
+
+cdef int64_t headers_length(list headers) except -1:
+    cdef int64_t total = 0
+    for name, value in headers:
+        total += field_bytes(len(name)) + field_bytes(-1 if value is None else len(value))
+    return total
+
+
+cdef uint8_t *put_headers(uint8_t *out, list headers) except NULL:
+    cdef const uint8_t *at = NULL
+    cdef int64_t length = 0
+    for name, value in headers:
+        out = put_field(out, <const uint8_t *>PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name))
+        field(value, &at, &length)
+        out = put_field(out, at, length)
+    return out
+
+
+cdef int64_t between(int64_t later_ms, int64_t earlier_ms) except? -1:
+    """Their distance, which need not fit into 64 bits though both do."""
+    if (earlier_ms < 0 and later_ms > INT64_MAX + earlier_ms) or (
+        earlier_ms > 0 and later_ms < -INT64_MAX - 1 + earlier_ms
+    ):
+        raise OverflowError(
+            f"a timestamp {int(later_ms) - int(earlier_ms)} ms from the batch's first does not fit into 64 bits"
+        )
+    return later_ms - earlier_ms
+
+
+def encode_records(records):
+    """The records after room for a header, with the base and the maximum timestamp of the batch."""
+    cdef tuple items = tuple(records), item
+    cdef Py_ssize_t place, count = len(items)
+    cdef RecordView record
+    cdef int64_t base_ms = as_int64(items[0][0]), max_ms = base_ms, timestamp_ms
+    cdef Writer writer = Writer(count * (RECORD_ROOM + likely_bytes(items[0])))
+    for place in range(count):
+        item = items[place] if type(items[place]) is tuple else tuple(items[place])
+        if PyTuple_GET_SIZE(item) != 4:
+            raise ValueError(f"a record is (timestamp_ms, key, value, headers), not {len(item)} values")
+        timestamp_ms = as_int64(<object>PyTuple_GET_ITEM(item, 0))
+        if timestamp_ms > max_ms:
+            max_ms = timestamp_ms
+        record.timestamp_delta = between(timestamp_ms, base_ms)
+        record.offset_delta = place
+        writer.put(
+            &record,
+            <object>PyTuple_GET_ITEM(item, 1),
+            <object>PyTuple_GET_ITEM(item, 2),
+            <object>PyTuple_GET_ITEM(item, 3),
+        )
+    return writer.finish(), base_ms, max_ms
+
+
+cdef Py_ssize_t likely_bytes(record) except -1:
+    """What a record like the first one takes: batches are of a kind, so this mostly saves growing."""
+    _, key, value, _ = record
+    return min(len(key or b"") + len(value or b""), 4096)
+
+
+def encode_kept(records, int64_t base_offset, int64_t base_timestamp_ms):
+    """Records at the offsets they have, after room for a header."""
+    cdef RecordView record
+    cdef Writer writer = Writer(0)
+    for offset, timestamp_ms, key, value, headers in records:
+        record.timestamp_delta = between(as_int64(timestamp_ms), base_timestamp_ms)
+        record.offset_delta = as_int64(offset) - base_offset
+        writer.put(&record, key, value, headers)
+    return writer.finish()
+
+
+# Bytes to records
+
+
+def decode_records(body, Py_ssize_t start, Py_ssize_t end, header):
+    """The records of one batch from its unpacked bytes; `Malformed` unless they fill them exactly."""
+    cdef Span span = Span(body)
+    if not 0 <= start <= end <= span.length:
+        raise AssertionError("the records lie inside the buffer")
+    cdef const uint8_t *at = span.at + start
+    cdef const uint8_t *stop = span.at + end
+    cdef int64_t base_offset = header[0], last_delta = header[6], base_ms = header[7], max_ms = header[8]
+    cdef Py_ssize_t count = header[12], place
+    cdef bint appended = header[5] & LOG_APPEND_TIME
+    cdef int64_t delta = -1, timestamp_ms
+    cdef RecordView view
+    cdef const char *wrong
+    if count * RECORD_BYTES_MIN > end - start:
+        raise bad(f"{count} records do not fit into {end - start} bytes")
+    cdef list records = PyList_New(count)
+    for place in range(count):
+        wrong = get_record(at, stop, &view)
+        if wrong != NULL:
+            raise bad(wrong.decode())
+        if not delta < view.offset_delta <= last_delta:
+            raise bad(f"offset delta {view.offset_delta} after {delta}, of at most {last_delta}")
+        delta = view.offset_delta
+        if appended:
+            timestamp_ms = max_ms
+        else:
+            timestamp_ms = <int64_t>(<uint64_t>base_ms + <uint64_t>view.timestamp_delta)
+            if (timestamp_ms < base_ms) != (view.timestamp_delta < 0):
+                raise bad("a timestamp beyond 64 bits")
+        record = record_from(&view, base_offset + delta, timestamp_ms)
+        Py_INCREF(record)
+        PyList_SET_ITEM(records, place, record)
+        at = view.end
+    if at != stop:
+        raise bad(f"{stop - at} bytes after the last record")
+    return records
+
+
+cdef inline object record_from(RecordView *view, int64_t offset, int64_t timestamp_ms):
+    made = rivven_new_tuple(RECORD, 5)
+    rivven_set(made, 0, new_long(offset))
+    rivven_set(made, 1, new_long(timestamp_ms))
+    rivven_set(made, 2, bytes_or_none(view.key, view.key_bytes))
+    rivven_set(made, 3, bytes_or_none(view.value, view.value_bytes))
+    headers = NO_HEADERS if view.header_count == 0 else headers_from(view)
+    Py_INCREF(headers)
+    rivven_set(made, 4, <PyObject *>headers)
+    return made
+
+
+cdef inline PyObject *bytes_or_none(const uint8_t *at, int64_t length) except NULL:
+    if length < 0:
+        incref(borrowed_none)
+        return borrowed_none
+    return new_bytes(<const char *>at, length)
+
+
+cdef tuple headers_from(RecordView *view):
+    cdef const uint8_t *at = view.headers
+    cdef const uint8_t *name = NULL
+    cdef const uint8_t *value = NULL
+    cdef int64_t place, name_bytes = 0, value_bytes = 0
+    cdef list headers = []
+    for place in range(view.header_count):
+        at = get_field(at, view.end, &name, &name_bytes)
+        if at != NULL:
+            at = get_field(at, view.end, &value, &value_bytes)
+        if at == NULL:
+            raise bad("a header longer than its record")
+        if name_bytes < 0:
+            raise bad("a header without a name")
+        headers.append((text_from(name, name_bytes), None if value_bytes < 0 else value[:value_bytes]))
+    if at != view.end:
+        raise bad(f"{view.end - at} bytes at the end of a record")
+    return tuple(headers)
+
+
+cdef str text_from(const uint8_t *at, int64_t length):
+    try:
+        return at[:length].decode("utf-8")
+    except UnicodeDecodeError:
+        raise bad("a header name that is not UTF-8") from None
+
+
+cdef object bad(str reason):
+    return Malformed(what="records", reason=reason)
+
+
+# Keys to partitions
+
+
+def murmur2(data):
+    """MurmurHash2 with the seed that every Kafka client uses, as a signed 32-bit number."""
+    cdef Span span = Span(data)
+    cdef const uint8_t *at = span.at
+    cdef uint32_t mix = 0x5BD1E995, state = <uint32_t>0x9747B28C ^ <uint32_t>span.length, word
+    cdef Py_ssize_t left = span.length
+    while left >= 4:
+        word = (at[0] | <uint32_t>at[1] << 8 | <uint32_t>at[2] << 16 | <uint32_t>at[3] << 24) * mix
+        state = (state * mix) ^ ((word ^ (word >> 24)) * mix)
+        at += 4
+        left -= 4
+    if left:
+        word = at[0]
+        if left > 1:
+            word |= <uint32_t>at[1] << 8
+        if left > 2:
+            word |= <uint32_t>at[2] << 16
+        state = (state ^ word) * mix
+    state = (state ^ (state >> 13)) * mix
+    return <int32_t>(state ^ (state >> 15))

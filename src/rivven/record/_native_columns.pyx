@@ -1,0 +1,472 @@
+"""The native twin of `pure_columns`: no Python object per record in either direction.
+
+Invariant: room for a whole batch is made in every column before its first record is taken, so the inner loop only
+writes; and no read passes the end of the bytes it was given.
+"""
+
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Resize
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
+from libc.string cimport memcmp, memcpy, memset
+
+from rivven.errors import BatchTooLarge, Malformed
+
+from ._native import crc_between, parse_header
+from .header import crc_fault
+from .pure_columns import COLUMN_BYTES_MAX, Binary, Columns
+
+
+cdef extern from "_kernel.h" nogil:
+    enum:
+        RECORD_ROOM
+    const int64_t INT64_MAX
+    ctypedef struct RecordView:
+        int64_t timestamp_delta
+        int64_t offset_delta
+        const uint8_t *key
+        int64_t key_bytes
+        const uint8_t *value
+        int64_t value_bytes
+        int64_t header_count
+        const uint8_t *headers
+        const uint8_t *end
+    int64_t field_bytes(int64_t length)
+    int64_t record_length(const RecordView *record, int64_t headers_bytes)
+    uint8_t *put_field(uint8_t *out, const uint8_t *data, int64_t length)
+    uint8_t *put_record(uint8_t *out, const RecordView *record, int64_t headers_bytes)
+    const uint8_t *get_field(const uint8_t *at, const uint8_t *end, const uint8_t **data, int64_t *length)
+    const char *get_record(const uint8_t *at, const uint8_t *end, RecordView *record)
+    bint ascii_only(const uint8_t *at, int64_t length)
+
+
+cdef int HEADER_BYTES = 61
+cdef int CRC_FROM = 21
+cdef int CONTROL = 0x20
+cdef int LOG_APPEND_TIME = 0x08
+cdef int RECORD_BYTES_MIN = 7
+cdef int64_t _COLUMN_BYTES_MAX = COLUMN_BYTES_MAX
+cdef const uint8_t[::1] NOTHING = b"\0"
+
+
+cdef inline const uint8_t *start_of(const uint8_t[::1] data) noexcept:
+    """Where the bytes are; somewhere harmless if there are none."""
+    return &data[0] if data.shape[0] else &NOTHING[0]
+
+
+# Batches to columns
+
+
+cdef class Growing:
+    """A bytearray written through a pointer. Whoever writes has reserved the room."""
+
+    cdef bytearray made
+    cdef uint8_t *at
+    cdef Py_ssize_t room
+
+    def __cinit__(self):
+        self.made = bytearray()
+        self.room = 0
+        self.at = NULL
+
+    cdef int reserve(self, Py_ssize_t total, int fill) except -1:
+        """Room for `total` bytes in all; what is new is set to `fill`, unless that is negative."""
+        cdef Py_ssize_t before = self.room
+        if total <= before:
+            return 0
+        self.room = total if before == 0 else max(total, before + before // 2)
+        PyByteArray_Resize(self.made, self.room)
+        self.at = <uint8_t *>PyByteArray_AS_STRING(self.made)
+        if fill >= 0:
+            memset(self.at + before, fill, self.room - before)
+        return 0
+
+    cdef bytearray finish(self, Py_ssize_t used):
+        PyByteArray_Resize(self.made, used)
+        return self.made
+
+
+cdef class Cells:
+    """A column of byte strings under construction."""
+
+    cdef Growing validity
+    cdef Growing ends
+    cdef Growing data
+    cdef int64_t used
+    cdef Py_ssize_t rows
+    cdef Py_ssize_t nulls
+
+    def __cinit__(self):
+        self.validity, self.ends, self.data = Growing(), Growing(), Growing()
+        self.ends.reserve(4, 0)
+        self.used = self.rows = self.nulls = 0
+
+    cdef int reserve(self, Py_ssize_t rows, int64_t length) except -1:
+        """Room for that many more rows with that many more bytes among them."""
+        if self.used + length > _COLUMN_BYTES_MAX:
+            raise BatchTooLarge(batch_bytes=self.used + length, bytes_max=COLUMN_BYTES_MAX)
+        self.validity.reserve((self.rows + rows + 7) // 8, 0xFF)
+        self.ends.reserve((self.rows + rows + 1) * 4, -1)
+        self.data.reserve(self.used + length, -1)
+        return 0
+
+    cdef inline void add(self, const uint8_t *data, int64_t length) noexcept:
+        cdef Py_ssize_t row = self.rows
+        if length > 0:
+            memcpy(self.data.at + self.used, data, length)
+            self.used += length
+        elif length < 0:
+            self.validity.at[row >> 3] &= <uint8_t>~(1 << (row & 7))
+            self.nulls += 1
+        self.rows = row + 1
+        (<int32_t *>self.ends.at)[row + 1] = <int32_t>self.used
+
+    cdef object finish(self):
+        validity = self.validity.finish((self.rows + 7) // 8) if self.nulls else None
+        return Binary(validity, self.ends.finish((self.rows + 1) * 4), self.data.finish(self.used))
+
+
+cdef class Gatherer:
+    """All columns under construction, and the selection as C numbers."""
+
+    cdef Growing offsets
+    cdef Growing timestamps_ms
+    cdef Growing header_ends
+    cdef Cells keys
+    cdef Cells values
+    cdef Cells names
+    cdef Cells header_values
+    cdef Py_ssize_t rows
+    cdef int64_t first_offset
+    cdef int64_t last_offset
+    cdef int64_t first_ms
+    cdef int64_t last_ms
+    cdef bytes key
+    cdef bint with_keys
+    cdef bint with_values
+    cdef bint with_headers
+    cdef bint verify
+
+    def __cinit__(self, selection):
+        self.offsets, self.timestamps_ms, self.header_ends = Growing(), Growing(), Growing()
+        self.keys, self.values, self.names, self.header_values = Cells(), Cells(), Cells(), Cells()
+        self.header_ends.reserve(4, 0)
+        self.rows = 0
+        (
+            self.first_offset,
+            self.last_offset,
+            self.first_ms,
+            self.last_ms,
+            self.key,
+            self.with_keys,
+            self.with_values,
+            self.with_headers,
+            self.verify,
+        ) = selection
+
+    cdef int reserve(self, Py_ssize_t rows, Py_ssize_t length) except -1:
+        """Room for a batch of so many records in so many bytes. Lists of headers are rare and grow as they come."""
+        self.offsets.reserve((self.rows + rows) * 8, -1)
+        self.timestamps_ms.reserve((self.rows + rows) * 8, -1)
+        if self.with_keys:
+            self.keys.reserve(rows, length)
+        if self.with_values:
+            self.values.reserve(rows, length)
+        if self.with_headers:
+            self.header_ends.reserve((self.rows + rows + 1) * 4, -1)
+        return 0
+
+    cdef bint skips(self, header):
+        """Whether the header alone tells that no record is wanted."""
+        cdef int64_t base_offset = header[0], last_offset_delta = header[6], max_ms = header[8]
+        cdef int flags = header[5]
+        return (
+            flags & CONTROL
+            or base_offset + last_offset_delta < self.first_offset
+            or base_offset > self.last_offset
+            or max_ms < self.first_ms
+        )
+
+    cdef inline bint wants(self, RecordView *view, int64_t offset, int64_t timestamp_ms) noexcept:
+        if not (self.first_offset <= offset <= self.last_offset and self.first_ms <= timestamp_ms <= self.last_ms):
+            return False
+        if self.key is None:
+            return True
+        return view.key_bytes == len(self.key) and memcmp(view.key, <const char *>self.key, view.key_bytes) == 0
+
+    cdef int add_batch(self, const uint8_t *at, Py_ssize_t length, header) except -1:
+        cdef int64_t base_offset = header[0], last_delta = header[6], base_ms = header[7], max_ms = header[8]
+        cdef Py_ssize_t count = header[12], place
+        cdef bint appended = header[5] & LOG_APPEND_TIME
+        cdef const uint8_t *stop = at + length
+        cdef int64_t delta = -1, timestamp_ms
+        cdef RecordView view
+        cdef const char *wrong
+        if count * RECORD_BYTES_MIN > length:
+            raise bad(f"{count} records do not fit into {length} bytes")
+        self.reserve(count, length)
+        for place in range(count):
+            wrong = get_record(at, stop, &view)
+            if wrong != NULL:
+                raise bad(wrong.decode())
+            if not delta < view.offset_delta <= last_delta:
+                raise bad(f"offset delta {view.offset_delta} after {delta}, of at most {last_delta}")
+            delta = view.offset_delta
+            timestamp_ms = max_ms
+            if not appended:
+                timestamp_ms = <int64_t>(<uint64_t>base_ms + <uint64_t>view.timestamp_delta)
+                if (timestamp_ms < base_ms) != (view.timestamp_delta < 0):
+                    raise bad("a timestamp beyond 64 bits")
+            if self.wants(&view, base_offset + delta, timestamp_ms):
+                self.add(&view, base_offset + delta, timestamp_ms)
+            elif view.header_count:
+                self.add_headers(&view, False)
+            at = view.end
+        if at != stop:
+            raise bad(f"{stop - at} bytes after the last record")
+        return 0
+
+    cdef inline int add(self, RecordView *view, int64_t offset, int64_t timestamp_ms) except -1:
+        (<int64_t *>self.offsets.at)[self.rows] = offset
+        (<int64_t *>self.timestamps_ms.at)[self.rows] = timestamp_ms
+        if self.with_keys:
+            self.keys.add(view.key, view.key_bytes)
+        if self.with_values:
+            self.values.add(view.value, view.value_bytes)
+        if view.header_count:
+            self.add_headers(view, self.with_headers)
+        self.rows += 1
+        if self.with_headers:
+            (<int32_t *>self.header_ends.at)[self.rows] = <int32_t>self.names.rows
+        return 0
+
+    cdef int add_headers(self, RecordView *view, bint kept) except -1:
+        """Check the headers of a record, and keep them if they are wanted."""
+        cdef const uint8_t *at = view.headers
+        cdef const uint8_t *name = NULL
+        cdef const uint8_t *value = NULL
+        cdef int64_t place, name_bytes = 0, value_bytes = 0
+        if kept:
+            self.names.reserve(view.header_count, view.end - at)
+            self.header_values.reserve(view.header_count, view.end - at)
+        for place in range(view.header_count):
+            at = get_field(at, view.end, &name, &name_bytes)
+            if at != NULL:
+                at = get_field(at, view.end, &value, &value_bytes)
+            if at == NULL:
+                raise bad("a header longer than its record")
+            if name_bytes < 0:
+                raise bad("a header without a name")
+            if not ascii_only(name, name_bytes):
+                require_text(name, name_bytes)
+            if kept:
+                self.names.add(name, name_bytes)
+                self.header_values.add(value, value_bytes)
+        if at != view.end:
+            raise bad(f"{view.end - at} bytes at the end of a record")
+        return 0
+
+    cdef object finish(self):
+        return Columns(
+            self.rows,
+            self.offsets.finish(self.rows * 8),
+            self.timestamps_ms.finish(self.rows * 8),
+            self.keys.finish() if self.with_keys else None,
+            self.values.finish() if self.with_values else None,
+            self.header_ends.finish((self.rows + 1) * 4) if self.with_headers else None,
+            self.names.finish() if self.with_headers else None,
+            self.header_values.finish() if self.with_headers else None,
+        )
+
+
+def gather(buffer, Py_ssize_t position, Py_ssize_t end, selection, unpack):
+    """The selected records of all whole batches in the buffer; control batches are left out."""
+    cdef const uint8_t[::1] plain
+    cdef Gatherer gatherer = Gatherer(selection)
+    cdef Py_ssize_t start, stop, batch_bytes
+    end = min(end, len(buffer))
+    while end - position >= HEADER_BYTES:
+        header = parse_header(buffer, position)
+        batch_bytes = header.batch_bytes
+        if batch_bytes > end - position:
+            break
+        if not gatherer.skips(header):
+            if gatherer.verify:
+                found = crc_between(buffer, position + CRC_FROM, position + batch_bytes)
+                if found != header.crc:
+                    raise Malformed(what="batch", reason=crc_fault(header.crc, found))
+            body, start, stop = unpack(buffer, position, header)
+            plain = body
+            if not 0 <= start <= stop <= plain.shape[0]:
+                raise AssertionError("the records lie inside the buffer")
+            gatherer.add_batch(start_of(plain) + start, stop - start, header)
+        position += batch_bytes
+    return gatherer.finish()
+
+
+cdef object bad(str reason):
+    return Malformed(what="records", reason=reason)
+
+
+cdef int require_text(const uint8_t *at, int64_t length) except -1:
+    try:
+        at[:length].decode("utf-8")
+    except UnicodeDecodeError:
+        raise bad("a header name that is not UTF-8") from None
+    return 0
+
+
+# Columns to batches
+
+
+cdef class Column:
+    """An Arrow array of numbers or byte strings by its addresses. The array is held so that they stay good."""
+
+    cdef object array
+    cdef const uint8_t *validity
+    cdef const uint8_t *first
+    cdef const uint8_t *data
+    cdef bint wide
+    cdef int64_t shift
+
+    def __cinit__(self, array, bint wide):
+        buffers = array.buffers()
+        self.array = array
+        self.wide = wide
+        self.shift = array.offset
+        self.validity = address(buffers[0]) if array.null_count else NULL
+        self.first = address(buffers[1])
+        self.data = address(buffers[2]) if len(buffers) > 2 else NULL
+
+    cdef inline bint missing(self, int64_t row) noexcept:
+        row += self.shift
+        return self.validity != NULL and not self.validity[row >> 3] >> (row & 7) & 1
+
+    cdef inline int64_t place(self, int64_t row) noexcept:
+        """The number at this row: a timestamp, or where a string or list starts."""
+        row += self.shift
+        return (<const int64_t *>self.first)[row] if self.wide else (<const int32_t *>self.first)[row]
+
+    cdef inline void cell(self, int64_t row, const uint8_t **at, int64_t *length) noexcept:
+        cdef int64_t start
+        if self.missing(row):
+            at[0] = NULL
+            length[0] = -1
+            return
+        start = self.place(row)
+        at[0] = self.data + start
+        length[0] = self.place(row + 1) - start
+
+
+cdef const uint8_t *address(buffer) except? NULL:
+    return NULL if buffer is None else <const uint8_t *><uintptr_t>buffer.address
+
+
+cdef Column strings(array):
+    return None if array is None else Column(array, str(array.type).startswith("large_"))
+
+
+cdef class Rows:
+    """Columns as records to encode. `timestamps` are 64-bit milliseconds; without them every record has `timestamp_ms`.
+
+    `headers` are a list array and, as its parts, the arrays of all names and of all values.
+    """
+
+    cdef int64_t count
+    cdef int64_t timestamp_ms
+    cdef Column timestamps
+    cdef Column keys
+    cdef Column values
+    cdef Column lists
+    cdef Column names
+    cdef Column header_values
+
+    def __cinit__(self, int64_t count, timestamps, keys, values, headers, int64_t timestamp_ms):
+        self.count = count
+        self.timestamp_ms = timestamp_ms
+        self.timestamps = None if timestamps is None else Column(timestamps, True)
+        self.keys, self.values = strings(keys), strings(values)
+        if headers is not None:
+            self.lists, self.names, self.header_values = strings(headers[0]), strings(headers[1]), strings(headers[2])
+
+    cdef inline int64_t time(self, int64_t row) noexcept:
+        return self.timestamp_ms if self.timestamps is None else self.timestamps.place(row)
+
+    cdef void view(self, int64_t row, RecordView *record) noexcept:
+        """Point at the fields of one row; deltas are the caller's."""
+        record.key_bytes = record.value_bytes = -1
+        record.header_count = 0
+        if self.keys is not None:
+            self.keys.cell(row, &record.key, &record.key_bytes)
+        if self.values is not None:
+            self.values.cell(row, &record.value, &record.value_bytes)
+        if self.lists is not None and not self.lists.missing(row):
+            record.header_count = self.lists.place(row + 1) - self.lists.place(row)
+
+    cdef int64_t headers_bytes(self, int64_t row, int64_t count) noexcept:
+        cdef int64_t total = 0, place, first, length
+        cdef const uint8_t *at
+        if count:
+            first = self.lists.place(row)
+            for place in range(first, first + count):
+                self.names.cell(place, &at, &length)
+                total += field_bytes(length)
+                self.header_value(place, &at, &length)
+                total += field_bytes(length)
+        return total
+
+    cdef uint8_t *put_headers(self, uint8_t *out, int64_t row, int64_t count) noexcept:
+        cdef int64_t place, first = self.lists.place(row), length
+        cdef const uint8_t *at
+        for place in range(first, first + count):
+            self.names.cell(place, &at, &length)
+            out = put_field(out, at, length)
+            self.header_value(place, &at, &length)
+            out = put_field(out, at, length)
+        return out
+
+    cdef inline void header_value(self, int64_t place, const uint8_t **at, int64_t *length) noexcept:
+        if self.header_values is None:
+            at[0] = NULL
+            length[0] = -1
+        else:
+            self.header_values.cell(place, at, length)
+
+    def encode(self, int64_t start, int64_t count_max, int64_t bytes_max):
+        """Rows from `start` on as one batch without its header, as many as fit: (batch, rows, base ms, max ms)."""
+        if not 0 <= start < self.count:
+            raise AssertionError("the rows lie inside the columns")
+        cdef int64_t base_ms = self.time(start), max_ms = base_ms, row, timestamp_ms, headers_bytes, length
+        cdef int64_t stop = min(self.count, start + count_max)
+        cdef Py_ssize_t used = HEADER_BYTES, end
+        cdef RecordView record
+        cdef uint8_t *out
+        cdef Growing batch = Growing()
+        batch.reserve(min(bytes_max, self.likely_bytes(start, stop)), -1)
+        for row in range(start, stop):
+            timestamp_ms = self.time(row)
+            record.timestamp_delta = <int64_t>(<uint64_t>timestamp_ms - <uint64_t>base_ms)
+            if (record.timestamp_delta < 0) != (timestamp_ms < base_ms):
+                raise OverflowError("timestamps in one batch are more than 64 bits apart")
+            record.offset_delta = row - start
+            self.view(row, &record)
+            headers_bytes = self.headers_bytes(row, record.header_count)
+            length = RECORD_ROOM + max(record.key_bytes, 0) + max(record.value_bytes, 0) + headers_bytes
+            if used + length > bytes_max and row > start and used + record_length(&record, headers_bytes) > bytes_max:
+                stop = row
+                break
+            if used + length > batch.room:
+                batch.reserve(used + length, -1)
+            out = put_record(batch.at + used, &record, headers_bytes)
+            if record.header_count:
+                out = self.put_headers(out, row, record.header_count)
+            used = out - batch.at
+            max_ms = max(max_ms, timestamp_ms)
+        return batch.finish(used), stop - start, base_ms, max_ms
+
+    cdef int64_t likely_bytes(self, int64_t start, int64_t stop) noexcept:
+        """An upper bound of what these rows take, but for their headers."""
+        cdef int64_t total = HEADER_BYTES + (stop - start + 1) * RECORD_ROOM
+        if self.keys is not None:
+            total += self.keys.place(stop) - self.keys.place(start)
+        if self.values is not None:
+            total += self.values.place(stop) - self.values.place(start)
+        return total

@@ -1,0 +1,218 @@
+"""Batches as Arrow columns and back, with no object per record on the native twin.
+
+Invariant: `to_arrow` holds what `decode` would give, row for record, for every record that the arguments select.
+Arrow is imported when a function is called, so that a broker never loads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rivven.limits import BATCH_BYTES_MAX, BATCH_RECORDS_MAX
+from rivven.ports import Buffer
+
+from .batch import attributes, finish, unpack
+from .header import INT64_MAX, INT64_MIN, MAGIC, BatchHeader, Codec
+from .pure_columns import Binary, Columns, Selection
+from .twin import columns as kernel
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+COLUMNS = ("offset", "timestamp", "key", "value", "headers")
+CHUNK_ROWS_MIN = 1024
+"""Chunks smaller than this on average are joined first, since no batch spans two."""
+
+
+def to_arrow(
+    buffer: Buffer,
+    *,
+    position: int = 0,
+    end: int | None = None,
+    from_offset: int = 0,
+    until_offset: int | None = None,
+    timestamp_from_ms: int | None = None,
+    timestamp_until_ms: int | None = None,
+    key: bytes | None = None,
+    columns: Sequence[str] | None = None,
+    verify: bool = True,
+) -> pa.RecordBatch:
+    """The records of all whole batches in the buffer, without control records. `until` bounds are not included.
+
+    `columns` picks and orders the columns; `key` keeps the records with that key alone.
+    """
+    import pyarrow as pa
+
+    names = COLUMNS if columns is None else tuple(columns)
+    if unknown := set(names) - set(COLUMNS):
+        raise ValueError(f"no such column: {', '.join(sorted(unknown))}; there are {', '.join(COLUMNS)}")
+    selection = Selection(
+        first_offset=from_offset,
+        last_offset=INT64_MAX if until_offset is None else until_offset - 1,
+        first_timestamp_ms=INT64_MIN if timestamp_from_ms is None else timestamp_from_ms,
+        last_timestamp_ms=INT64_MAX if timestamp_until_ms is None else timestamp_until_ms - 1,
+        key=key,
+        with_keys="key" in names,
+        with_values="value" in names,
+        with_headers="headers" in names,
+        verify=verify,
+    )
+    found = kernel.gather(buffer, position, len(buffer) if end is None else end, selection, unpack)
+    return pa.RecordBatch.from_arrays([_array(name, found) for name in names], names=list(names))
+
+
+def _array(name: str, found: Columns) -> pa.Array:
+    import pyarrow as pa
+
+    if name == "offset":
+        return _fixed(pa.int64(), found.count, found.offsets)
+    if name == "timestamp":
+        return _fixed(pa.timestamp("ms", tz="UTC"), found.count, found.timestamps_ms)
+    if name == "headers":
+        return _headers(found)
+    column = found.keys if name == "key" else found.values
+    assert column is not None, "the selection asked for it"
+    return _binary(pa.binary(), found.count, column)
+
+
+def _fixed(kind: pa.DataType, count: int, data: bytearray) -> pa.Array:
+    import pyarrow as pa
+
+    return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(data)])
+
+
+def _binary(kind: pa.DataType, count: int, column: Binary) -> pa.Array:
+    import pyarrow as pa
+
+    validity = None if column.validity is None else pa.py_buffer(column.validity)
+    buffers = [validity, pa.py_buffer(column.offsets), pa.py_buffer(column.data)]
+    return pa.Array.from_buffers(kind, count, buffers)
+
+
+def _headers(found: Columns) -> pa.Array:
+    import pyarrow as pa
+
+    assert found.header_offsets is not None, "the selection asked for them"
+    assert found.header_names is not None
+    assert found.header_values is not None
+    total = len(found.header_names.offsets) // 4 - 1
+    fields = [pa.field("key", pa.string()), pa.field("value", pa.binary())]
+    pairs = pa.StructArray.from_arrays(
+        [_binary(pa.string(), total, found.header_names), _binary(pa.binary(), total, found.header_values)],
+        fields=fields,
+    )
+    ends = pa.py_buffer(found.header_offsets)
+    return pa.Array.from_buffers(pa.list_(pa.struct(fields)), found.count, [None, ends], children=[pairs])
+
+
+def from_arrow(
+    table: pa.Table | pa.RecordBatch,
+    *,
+    codec: Codec = Codec.NONE,
+    records_per_batch: int = 10_000,
+    batch_bytes_max: int = 1_000_000,
+    timestamp_ms: int = -1,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    transactional: bool = False,
+    level: int | None = None,
+) -> list[bytearray]:
+    """Columns `key`, `value`, `timestamp` and `headers`, each optional, as batches of at most so many records and bytes.
+
+    `batch_bytes_max` counts plain bytes, and a longer record gets a batch of its own. A missing timestamp is
+    `timestamp_ms`; an integer column counts milliseconds. Sequences go on from batch to batch and wrap.
+    """
+    batches: list[bytearray] = []
+    for rows, count in _rows(table, timestamp_ms):
+        start = 0
+        while start < count:
+            limit = min(records_per_batch, BATCH_RECORDS_MAX)
+            batch, taken, base_ms, max_ms = rows.encode(start, limit, min(batch_bytes_max, BATCH_BYTES_MAX))
+            header = BatchHeader(
+                base_offset=0,
+                batch_length=0,
+                leader_epoch=-1,
+                magic=MAGIC,
+                crc=0,
+                attributes=attributes(codec, False, transactional, False),
+                last_offset_delta=taken - 1,
+                base_timestamp_ms=base_ms,
+                max_timestamp_ms=max_ms,
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                base_sequence=base_sequence,
+                count=taken,
+            )
+            batches.append(finish(batch, header, level))
+            start += taken
+            base_sequence = base_sequence if base_sequence < 0 else (base_sequence + taken) % 2**31
+    return batches
+
+
+def _rows(table: pa.Table | pa.RecordBatch, timestamp_ms: int) -> Iterator[tuple[kernel.Rows, int]]:
+    import pyarrow as pa
+
+    if isinstance(table, pa.Table):
+        chunks = table.to_batches()
+        if len(chunks) > 1 and table.num_rows < CHUNK_ROWS_MIN * len(chunks):
+            chunks = table.combine_chunks().to_batches()
+    else:
+        chunks = [table]
+    for chunk in chunks:
+        columns = dict(zip(chunk.schema.names, chunk.columns, strict=True))
+        if unknown := set(columns) - set(COLUMNS):
+            raise ValueError(f"no such column: {', '.join(sorted(unknown))}; records have {', '.join(COLUMNS)}")
+        rows = kernel.Rows(
+            chunk.num_rows,
+            _timestamps(columns.get("timestamp"), timestamp_ms),
+            _strings(columns.get("key"), "key"),
+            _strings(columns.get("value"), "value"),
+            _header_parts(columns.get("headers")),
+            timestamp_ms,
+        )
+        yield rows, chunk.num_rows
+
+
+def _timestamps(column: Any | None, timestamp_ms: int) -> Any | None:
+    import pyarrow as pa
+
+    if column is None or pa.types.is_null(column.type):
+        return None
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp("ms", tz=column.type.tz), safe=False)
+    elif not pa.types.is_integer(column.type):
+        raise ValueError(f"timestamp is {column.type}; use a timestamp or milliseconds as an integer")
+    column = column.cast(pa.int64())
+    return column.fill_null(timestamp_ms) if column.null_count else column
+
+
+def _strings(column: Any | None, name: str) -> Any | None:
+    import pyarrow as pa
+
+    if column is None or pa.types.is_null(column.type):
+        return None
+    kinds = (pa.binary(), pa.large_binary(), pa.string(), pa.large_string())
+    if column.type not in kinds:
+        raise ValueError(f"{name} is {column.type}; use {', '.join(map(str, kinds))}")
+    return column
+
+
+def _header_parts(column: Any | None) -> tuple[Any, Any, Any] | None:
+    """The list array with its parts. Names must be text that is there; that is checked for the rows in use alone."""
+    import pyarrow as pa
+
+    if column is None or pa.types.is_null(column.type):
+        return None
+    kind = column.type
+    lists = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    if not lists or not pa.types.is_struct(kind.value_type) or kind.value_type.num_fields != 2:
+        raise ValueError(f"headers is {kind}; use list<struct<key: string, value: binary>>")
+    used = column.flatten()
+    names, values = column.values.field("key"), column.values.field("value")
+    if not (pa.types.is_string(names.type) or pa.types.is_large_string(names.type)):
+        raise ValueError(f"header names are {names.type}; use string")
+    if used.null_count or used.field("key").null_count:
+        raise ValueError("a header without a name")
+    return column, names, _strings(values, "header value")
