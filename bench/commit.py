@@ -46,8 +46,8 @@ def run() -> list[dict[str, Any]]:
 def committers(root: str) -> list[dict[str, Any]]:
     """Write and sync one group after the other, each way in turn, into a file whose blocks are all there.
 
-    `commit_group` waits for each; in `commit_group_busy` the caller's thread computes in Python meanwhile, as an
-    event loop under load does, and looks for the completion every few microseconds.
+    `commit_group` waits for each; in `commit_group_busy` the caller's thread computes in Python meanwhile, as
+    an event loop under load does, and looks for the completion every few microseconds.
     """
     disk = SystemDisk(root)
     file = _zero_filled(disk)
@@ -79,8 +79,8 @@ def committers(root: str) -> list[dict[str, Any]]:
 
 
 def batches(root: str) -> list[dict[str, Any]]:
-    """A thousand files: sync them all when all are dirty, then read from each what is not in the cache, and then
-    what is; one by one, and with each kind of batch."""
+    """A thousand files: sync them all when all are dirty, then read from each what is not in the cache, and
+    then what is; one by one, and with each kind of batch."""
     disks, refused = _available_batches(root)
     rounds_ms: dict[Way, list[float]] = {(bench, way): [] for bench in BATCH_BENCHES for way in disks}
     files = [disks["sequential"].open(f"file-{number:04}", create=True) for number in range(FILES)]

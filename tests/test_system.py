@@ -127,7 +127,7 @@ def test_what_is_written_is_read_where_it_was_written(disk: SystemDisk) -> None:
     file = disk.open("file", create=True)
     file.write(b"world", 6)
     file.write(bytearray(b"hello "), 0)
-    file.write(memoryview(b"xx!").cast("c")[2:], 11)
+    file.write(memoryview(b"xx!")[2:], 11)
     file.sync()
     assert file.read(100, 0) == b"hello world!"
     assert file.read(5, 6) == b"world"
@@ -361,9 +361,7 @@ def test_two_at_once_are_our_own_mistake(committer: Committer, file: SystemFile)
     assert outcome(committer).bytes_written == 3
 
 
-def test_what_is_no_buffer_is_refused_and_leaves_the_committer_idle(
-    committer: Committer, file: SystemFile
-) -> None:
+def test_what_is_no_buffer_is_refused_and_leaves_the_committer_idle(committer: Committer, file: SystemFile) -> None:
     changing = bytearray(b"free")
     with pytest.raises((TypeError, BufferError)):
         committer.submit(file, [changing, "text"], 0, sync=True)  # type: ignore[list-item]
@@ -432,9 +430,7 @@ def test_what_a_failed_sync_follows_was_written(committer: Committer, disk: Syst
     null.close()
 
 
-def test_after_a_failure_the_next_group_is_served(
-    committer: Committer, disk: SystemDisk, file: SystemFile
-) -> None:
+def test_after_a_failure_the_next_group_is_served(committer: Committer, disk: SystemDisk, file: SystemFile) -> None:
     os.symlink("/dev/full", f"{disk.root}/full")
     full = disk.open("full")
     for _ in range(3):
@@ -516,9 +512,7 @@ def alarms() -> Iterator[Alarms]:
     signal.signal(signal.SIGALRM, before)
 
 
-def test_signals_disturb_neither_a_group_nor_a_wait(
-    committer: Committer, file: SystemFile, alarms: Alarms
-) -> None:
+def test_signals_disturb_neither_a_group_nor_a_wait(committer: Committer, file: SystemFile, alarms: Alarms) -> None:
     turns = 0
     while turns < 20 or alarms.count < 10:
         turns += 1
@@ -746,9 +740,7 @@ def test_closing_a_disk_gives_back_its_ring_and_threads(tmp_path: Path) -> None:
     assert (open_descriptors(), threading.active_count()) == (before, threads_before)
 
 
-def test_auto_batches_use_a_ring_where_the_kernel_has_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_auto_batches_use_a_ring_where_the_kernel_has_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = SystemDisk(tmp_path)
     assert isinstance(disk.batch(), PlainBatch if RING_REFUSAL else UringBatch)
     disk.close()

@@ -144,8 +144,30 @@ typedef struct {
     rv_group group; /* the worker's from submit until the event rings, the caller's otherwise */
 } rv_worker;
 
+/* Ask for short slices: the worker computes for microseconds and then waits, and a scheduler that knows (Linux
+ * 6.12) lets it in sooner beside a busy event loop, where it otherwise may wait for a tick of 4 ms. With fewer
+ * idle processors than threads this about halves the slowest hundredth of the groups; else it does nothing. */
+static void rv_worker_hurry(void) {
+#if defined(__NR_sched_getattr) && defined(__NR_sched_setattr)
+    struct {
+        uint32_t size, policy;
+        uint64_t flags;
+        int32_t nice;
+        uint32_t priority;
+        uint64_t runtime_ns, deadline_ns, period_ns;
+    } attributes;
+    memset(&attributes, 0, sizeof attributes);
+    if (syscall(__NR_sched_getattr, 0, &attributes, sizeof attributes, 0) < 0) return;
+    if (attributes.policy != SCHED_OTHER) return; /* somebody has chosen already */
+    attributes.size = sizeof attributes;
+    attributes.runtime_ns = 100000;
+    (void)syscall(__NR_sched_setattr, 0, &attributes, 0); /* a refusal changes nothing */
+#endif
+}
+
 static void *rv_worker_main(void *argument) {
     rv_worker *worker = argument;
+    rv_worker_hurry();
     pthread_mutex_lock(&worker->guard);
     for (;;) {
         while (!worker->has_group && !worker->stopping) pthread_cond_wait(&worker->wake, &worker->guard);

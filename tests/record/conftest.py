@@ -50,7 +50,9 @@ def pure() -> ModuleType:
 @pytest.fixture(scope="session")
 def native() -> ModuleType:
     if not rivven.record.NATIVE:
-        pytest.skip("NO NATIVE TWIN: build it with `python setup.py build_ext --inplace`; half the tests are left out")
+        pytest.skip(
+            "NO NATIVE TWIN: build it with `python setup.py build_ext --inplace`; half the tests are left out"
+        )
     return rivven.record
 
 

@@ -7,10 +7,14 @@ from types import ModuleType
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import new_records
 
 from rivven.errors import BatchTooLarge, Malformed
 from rivven.limits import BATCH_BYTES_MAX
+
+fields = st.none() | st.binary(max_size=200)
+headers = st.lists(st.tuples(st.text(max_size=20), fields), max_size=3)
+timestamps = st.integers(-(2**61), 2**61) | st.integers(1_700_000_000_000, 1_700_000_100_000)
+new_records = st.lists(st.tuples(timestamps, fields, fields, headers), min_size=1, max_size=30)
 
 ROWS = [(1000, b"a", b"one", ()), (990, None, b"two", [("h", None), ("h", b"x")]), (1005, b"a", None, ())]
 DECODED = [
@@ -78,6 +82,18 @@ def test_an_empty_batch_is_not_encoded(record: ModuleType, rows):
 def test_timestamps_beyond_64_bits_are_refused(record: ModuleType, times):
     with pytest.raises(OverflowError):
         record.encode([(timestamp_ms, None, None, ()) for timestamp_ms in times])
+
+
+@pytest.mark.parametrize("timestamp_ms", [1.5, None, "1"])
+def test_a_timestamp_is_a_whole_number(record: ModuleType, timestamp_ms):
+    with pytest.raises(TypeError):
+        record.encode([(timestamp_ms, None, None, ())])
+
+
+@pytest.mark.parametrize("row", [(), (1, None, None), (1, None, None, (), 5)])
+def test_a_record_has_four_fields(record: ModuleType, row):
+    with pytest.raises(ValueError, match=r"values|unpack"):
+        record.encode([(1, None, None, ()), row])
 
 
 def test_a_batch_above_the_limit_of_any_topic_is_not_encoded(record: ModuleType):
@@ -184,7 +200,13 @@ def test_walk_gives_whole_batches_and_stops_at_a_partial_one(record: ModuleType)
 @pytest.mark.parametrize("codec", range(5))
 def test_a_rewrite_keeps_offsets_and_envelope(record: ModuleType, codec):
     batch = record.encode(
-        ROWS, base_offset=50, codec=record.Codec(codec), producer_id=4, producer_epoch=1, base_sequence=9, leader_epoch=2
+        ROWS,
+        base_offset=50,
+        codec=record.Codec(codec),
+        producer_id=4,
+        producer_epoch=1,
+        base_sequence=9,
+        leader_epoch=2,
     )
     kept = record.decode(batch)[1:2]
     thin = record.rewrite(batch, kept)

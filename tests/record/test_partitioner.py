@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from types import ModuleType
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kafka.partitioner.default import murmur2 as foreign_murmur2
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # kafka-python's own, while it is imported
+    from kafka.partitioner.default import murmur2 as foreign_murmur2
 
 KNOWN = {
     b"21": -973932308,

@@ -33,7 +33,7 @@ def unhexed(text: str | None) -> bytes | None:
 
 
 def test_every_codec_of_both_producers_has_a_vector():
-    assert NAMES == sorted(f"batch_{source}_{codec}" for source in ("librdkafka", "kafka_python") for codec in CODECS)
+    assert sorted(f"batch_{source}_{codec}" for source in ("librdkafka", "kafka_python") for codec in CODECS) == NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -58,4 +58,6 @@ def test_a_foreign_batch_has_the_same_rows_in_arrow(record: ModuleType, name: st
     batch, records = load(name)
     rows = record.to_arrow(batch).to_pylist()
     assert [(row["key"], row["value"]) for row in rows] == [(one[2], one[3]) for one in records]
-    assert [tuple((pair["key"], pair["value"]) for pair in row["headers"]) for row in rows] == [one[4] for one in records]
+    assert [tuple((pair["key"], pair["value"]) for pair in row["headers"]) for row in rows] == [
+        one[4] for one in records
+    ]

@@ -91,7 +91,9 @@ class Recorder(threading.Thread):
         broker = struct.pack(">i", 1) + text("127.0.0.1") + struct.pack(">i", self.port)
         broker += text(None) if version >= 1 else b""
         partition = struct.pack(">hiiiiii", 0, 0, 1, 1, 1, 1, 1)
-        topic = struct.pack(">h", 0) + text(TOPIC) + (b"\0" if version >= 1 else b"") + struct.pack(">i", 1) + partition
+        topic = (
+            struct.pack(">h", 0) + text(TOPIC) + (b"\0" if version >= 1 else b"") + struct.pack(">i", 1) + partition
+        )
         reply = struct.pack(">i", 0) if version >= 3 else b""
         reply += struct.pack(">i", 1) + broker
         reply += text("recorder") if version >= 2 else b""

@@ -4,11 +4,26 @@ from .chores import Chore
 from .commit import CommitLimits, SyncPolicy
 from .compact import CleanReport
 from .config import KEYS, TopicConfig
+from .contents import FileContent, read_content
 from .log import Appended, Log
+from .lookup import KeyLookup, Match, find_offset, find_timestamp
+from .offline import (
+    DataDirectory,
+    PartitionFiles,
+    SegmentFiles,
+    Unreadable,
+    WalkedBatch,
+    read_directory,
+    read_partition,
+    segment_batches,
+    walk_batches,
+)
 from .recover import Cut, Damage, RecoveryReport
 from .store import Store, StoreConfig
 from .topics import Topic
 from .transactions import Aborted
+from .upkeep import Cleaned, Rebuilt, Sizes, Wanted, clean_log, plan_cleaning, rebuild_indexes
+from .verify import Finding, Severity, Tally, Verification
 from .wal import WalStats
 
 __all__ = [
@@ -17,15 +32,41 @@ __all__ = [
     "Appended",
     "Chore",
     "CleanReport",
+    "Cleaned",
     "CommitLimits",
     "Cut",
     "Damage",
+    "DataDirectory",
+    "FileContent",
+    "Finding",
+    "KeyLookup",
     "Log",
+    "Match",
+    "PartitionFiles",
+    "Rebuilt",
     "RecoveryReport",
+    "SegmentFiles",
+    "Severity",
+    "Sizes",
     "Store",
     "StoreConfig",
     "SyncPolicy",
+    "Tally",
     "Topic",
     "TopicConfig",
+    "Unreadable",
+    "Verification",
     "WalStats",
+    "WalkedBatch",
+    "Wanted",
+    "clean_log",
+    "find_offset",
+    "find_timestamp",
+    "plan_cleaning",
+    "read_content",
+    "read_directory",
+    "read_partition",
+    "rebuild_indexes",
+    "segment_batches",
+    "walk_batches",
 ]

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-from rivven.errors import RivvenError, StoreClosed
+from rivven.errors import RivvenError, StoreClosed, SyncFailed
 from rivven.model import Offset
 from rivven.record import Codec, NewRecord, Record, decode, encode, validate, walk
 from rivven.system import SystemClock, SystemDisk, SystemEntropy
@@ -34,7 +34,9 @@ READ_BYTES = 1024 * 1024
 class BlockingStore:
     """Open a data directory: `with BlockingStore("data") as store: ...`"""
 
-    def __init__(self, path: str | Path, config: StoreConfig | None = None, *, disk: SystemDisk | None = None) -> None:
+    def __init__(
+        self, path: str | Path, config: StoreConfig | None = None, *, disk: SystemDisk | None = None
+    ) -> None:
         self._disk = disk or SystemDisk(path)
         self._mutex = threading.RLock()
         self._durable = threading.Condition(self._mutex)
@@ -119,7 +121,7 @@ class BlockingStore:
         for fd in (self._wake_fd, self.store.fileno()):
             poller.register(fd, select.POLLIN)
         timeout_ms: int | None = None
-        while not self._stopping:
+        while True:
             poller.poll(timeout_ms)
             with suppress(BlockingIOError):
                 os.eventfd_read(self._wake_fd)
@@ -144,11 +146,11 @@ class BlockingStore:
         following = [chore]
         while following:
             chore = following.pop()
-            error = None
+            error: OSError | SyncFailed | None = None
             self._mutex.release()
             try:
                 chore.run()
-            except OSError as failed:
+            except (OSError, SyncFailed) as failed:
                 error = failed
             finally:
                 self._mutex.acquire()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from rivven.errors import SyncFailed
 from rivven.ports import Disk
 
 from .compact import Cleaning
@@ -30,7 +31,11 @@ class PrepareSpare:
 
 @dataclass(slots=True)
 class SyncSegments:
-    """The first half of a checkpoint: bring what the segments hold onto the medium."""
+    """The first half of a checkpoint: bring what the segments hold onto the medium.
+
+    A sync that fails is `SyncFailed` and ends the store. Anything else, a full disk above all, is an OSError:
+    the checkpoint did not come about, and the next one covers what it would have.
+    """
 
     disk: Disk
     parts: list[PartitionCheckpoint]
@@ -47,7 +52,7 @@ class SyncSegments:
                 batch.sync(file)
         for outcome in batch.run():
             if isinstance(outcome, OSError):
-                raise outcome
+                raise SyncFailed(path="the segments", reason=str(outcome)) from outcome
         for part in self.parts:
             for flushes, sealed in part.flushes:
                 for flush in flushes:

@@ -8,6 +8,7 @@ reading them raises `CorruptLog` instead of skipping over them.
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -24,6 +25,8 @@ from .index import Flush
 from .segment import Segment
 from .snapshot import Facts, Snapshot, drop, load, save, saved
 from .transactions import Aborted
+
+logger = logging.getLogger(__name__)
 
 EMPTY = memoryview(b"")
 NO_ROOM = (28, 122)  # ENOSPC, EDQUOT: `errno` itself would do, but these two numbers are all we need of it
@@ -181,6 +184,14 @@ class Log:
         self._fresh_names = True
         return segment
 
+    def end_after_truncation(self, offset: int) -> Offset:
+        """Where the log would end after `truncate(offset)`: batches go as a whole."""
+        if offset >= self.end:
+            return self.end
+        place = max(0, bisect_right(self._bases, offset) - 1)
+        segment = self.opened(self._segments[place])
+        return Offset(offset if segment.base_offset >= offset else max(self.start, segment.end_below(offset)))
+
     def truncate(self, offset: int) -> Offset:
         """Drop every batch that holds an offset at or after `offset`; returns the log's new end."""
         assert offset >= self.start, "records before the start are gone already"
@@ -190,8 +201,8 @@ class Log:
             self._drop(len(self._segments) - 1)
         segment = self.opened(self._segments[-1])
         self._opened.pop(segment, None)
-        if segment.base_offset >= offset:
-            segment.remove()
+        if segment.base_offset >= offset or segment.end_below(offset) < self.start:
+            segment.remove()  # nothing readable is left: begin anew, at an offset that was not given out
             self._segments[-1] = self._new_segment(offset)
             self._bases[-1] = offset
         else:
@@ -244,9 +255,17 @@ class Log:
         self.high_watermark = max(self.high_watermark, upto)
 
     def save_snapshot(self, upto: int) -> None:
-        save(self._disk, self.directory, self.facts.snapshot(upto))
+        try:
+            save(self._disk, self.directory, self.facts.snapshot(upto))
+        except OSError as error:  # derived, so a full disk does without it
+            logger.warning("%s: no snapshot at %d: %s", self.partition, upto, error)
+            return
         self.snapshot_upto = upto
         self._snapshot_changes = self.facts.changes
+
+    def names_are_durable(self) -> None:
+        """Nothing was created or removed since the last checkpoint."""
+        self._fresh_names = False
 
     @property
     def needs_checkpoint(self) -> bool:
@@ -257,6 +276,7 @@ class Log:
         dirty = [segment for segment in self._segments if segment.dirty]
         job = PartitionCheckpoint(self, self.end, fresh_names=self._fresh_names)
         for segment in dirty:
+            job.segments.append(segment)
             job.files.append(segment.open_file())
             job.flushes.append((segment.index_flushes(), segment.sealed))
             segment.dirty = False
@@ -265,6 +285,12 @@ class Log:
             job.snapshot = self.facts.snapshot(self.end)
             job.snapshot_changes = self.facts.changes
         return job
+
+    def fail_checkpoint(self, job: PartitionCheckpoint) -> None:
+        """It did not come about: all of it is still to be done."""
+        for segment in job.segments:
+            segment.dirty = True
+        self._fresh_names = self._fresh_names or job.fresh_names
 
     def end_checkpoint(self, job: PartitionCheckpoint) -> None:
         for flushes, _ in job.flushes:
@@ -364,6 +390,7 @@ class PartitionCheckpoint:
     log: Log
     upto: Offset
     fresh_names: bool
+    segments: list[Segment] = field(default_factory=list)
     files: list[File] = field(default_factory=list)
     flushes: list[tuple[list[Flush], bool]] = field(default_factory=list)
     snapshot: Snapshot | None = None

@@ -108,16 +108,18 @@ def recover_log(
     now_ms: int,
 ) -> Log:
     """Bring one partition back, or make it if it is new."""
+    entries = _without_undone(entries)
     if not disk.exists(directory):
         disk.make_dirs(directory)
         disk.sync_dir(directory.rpartition("/")[0])
     finish_swap(disk, directory)
     trusted = _trusted(point, entries)
     segments = _find_segments(disk, directory, partition, config)
-    start = point.start if point is not None else (segments[0].base_offset if segments else 0)
+    known = point.start if point is not None else (segments[0].base_offset if segments else 0)
+    start = max([known, *(read_offset(entry) for entry in entries if entry.kind is Kind.START)])
     crcs: dict[int, int] = {}
     if segments:
-        segments = _check_tail(segments, trusted, crcs, report, partition)
+        segments = _check_tail(segments, trusted, crcs, report, partition, touched=bool(entries))
     else:
         segments = [_first_segment(disk, directory, partition, config, trusted if trusted is not None else start)]
         if trusted is not None and trusted > start:
@@ -133,6 +135,8 @@ def recover_log(
     if log.start > log.end:
         log.roll(log.start)
     log.advance(log.end)
+    if report.clean and trusted == log.end:
+        log.names_are_durable()
     report.partitions += 1
     report.rebuilt.extend(f"{s.path}: {s.rebuilt}" for s in log.segments if s.rebuilt)
     return log
@@ -144,6 +148,17 @@ def _trusted(point: Point | None, entries: Iterable[Entry]) -> int | None:
         return None
     cuts = [read_offset(entry) for entry in entries if entry.kind is Kind.TRUNCATE]
     return min([point.recovery_point, *cuts])
+
+
+def _without_undone(entries: list[Entry]) -> list[Entry]:
+    """The entries less the appends that a later truncation took back: the segments may be without them already."""
+    kept: list[Entry] = []
+    for entry in entries:
+        if entry.kind is Kind.TRUNCATE:
+            end = read_offset(entry)
+            kept = [e for e in kept if e.kind is not Kind.APPEND or parse_header(e.payload).base_offset < end]
+        kept.append(entry)
+    return kept
 
 
 def _find_segments(disk: Disk, directory: str, partition: TopicPartition, config: TopicConfig) -> list[Segment]:
@@ -170,12 +185,16 @@ def _check_tail(
     crcs: dict[int, int],
     report: RecoveryReport,
     partition: TopicPartition,
+    *,
+    touched: bool,
 ) -> list[Segment]:
     """Check the segments from the one that holds the trusted offset on. Without one, only the last."""
     begin = segments[-1].base_offset if trusted is None else trusted
     first = max((i for i, segment in enumerate(segments) if segment.base_offset <= begin), default=0)
     for segment in segments[:first]:
         segment.seal()
+        if trusted is None:
+            segment.write_again(segment.base_offset)  # for all we know, none of it was ever synced
     for place in range(first, len(segments)):
         segment = segments[place]
         outcome = segment.recover(begin)
@@ -184,7 +203,8 @@ def _check_tail(
         report.damage.extend(
             Damage(str(partition), segment.path, position, a, b, reason) for a, b, position, reason in outcome.damage
         )
-        segment.dirty = segment.dirty or segment.next_offset > begin
+        if touched or segment.next_offset > begin:
+            segment.write_again(begin)
         if outcome.cut_bytes:
             cut = Cut(
                 str(partition),
@@ -231,8 +251,6 @@ def _replay(
             offset = read_offset(entry)
             if log.start <= offset < log.end:
                 log.truncate(offset)
-        else:
-            log.start = Offset(max(log.start, read_offset(entry)))
 
 
 def _replay_append(

@@ -17,7 +17,7 @@ from rivven.model import TopicPartition
 from rivven.ports import Buffer, Disk, File
 from rivven.record import HEADER_BYTES, BatchHeader, fit, parse_header, scan, seek
 
-from .batches import Batches
+from .batches import CHUNK_BYTES, Batches
 from .document import write_whole
 from .index import OFFSETS, TIMES, Flush, Index
 
@@ -106,10 +106,7 @@ class Segment:
             return
         self._file = self._disk.open(self.path)
         length_bytes = self._file.length()
-        problem = self._load_indexes()
-        if problem == "missing" and length_bytes < self._interval_bytes * 2:
-            problem = None  # a segment this short needs no index file
-        problem = problem or self._resume(length_bytes)
+        problem = self._load_indexes() or self._resume(length_bytes)
         if problem is not None:
             self._rebuild(length_bytes, problem)
 
@@ -141,6 +138,21 @@ class Segment:
         if self.end_bytes < length_bytes:
             self._cut(length_bytes, trusted_offset, outcome, bad or "")
         return outcome
+
+    def write_again(self, offset: int) -> None:
+        """Write what stands from `offset` on once more, in its place.
+
+        A sync that failed in an earlier life may have left pages that read well, count as written, and will never
+        reach the medium. Only a new write makes the next sync take them along.
+        """
+        file = self._require_file()
+        position = self.position_of(offset)
+        file.truncate(self.end_bytes)
+        while position is not None and position < self.end_bytes:
+            data = file.read(min(CHUNK_BYTES, self.end_bytes - position), position)
+            file.write(data, position)
+            position += len(data)
+        self.dirty = True
 
     def _check(self, length_bytes: int, outcome: Recovered) -> str | None:
         file = self._require_file()
@@ -196,14 +208,15 @@ class Segment:
         return None
 
     def _rebuild(self, trusted: int, problem: str) -> None:
-        logger.warning("%s: index rebuilt from the log (%s)", self.path, problem)
-        self.rebuilt = problem
         file = self._require_file()
         self._forget()
         self._file = file
         batches = Batches(file, 0, trusted, verify=False, offset_min=self.base_offset)
         for position, header, _ in batches:
             self.note(header, position)
+        if len(self._offsets) or problem != "missing":  # an index without entries has no file
+            logger.warning("%s: index rebuilt from the log (%s)", self.path, problem)
+            self.rebuilt = problem
 
     def unload(self) -> None:
         """Give up the open file and the indexes; `load` brings them back. For sealed segments."""
@@ -274,18 +287,33 @@ class Segment:
         return self._require_file()
 
     def truncate(self, offset: int) -> None:
-        """Drop every batch that holds an offset at or after `offset`."""
+        """Drop every batch that holds an offset at or after `offset`; appends go on from there."""
         file = self._require_file()
         position = self.position_of(offset)
+        self.sealed = False
         if position is None:
             return
         file.truncate(position)
-        self.sealed = False
         self.dirty = True
         self._offsets.cut(position - 1)
         problem = self._resume(position)
         assert problem is None, problem
         self.drop_side_files(keep_indexes=bool(position))
+
+    def end_below(self, offset: int) -> int:
+        """Where the segment would end after `truncate(offset)`."""
+        file = self._require_file()
+        entry = self._offsets.below(offset - self.base_offset)
+        while True:
+            end = None
+            start = entry[1] if entry is not None else 0
+            for _, header, _ in Batches(file, start, self.end_bytes, verify=False, offset_min=self.base_offset):
+                if header.last_offset >= offset:
+                    break
+                end = header.next_offset
+            if end is not None or entry is None:
+                return self.base_offset if end is None else end
+            entry = self._offsets.below(entry[0])  # the batch at that entry reaches `offset`: look before it
 
     def drop_side_files(self, *, keep_indexes: bool = False) -> None:
         for suffix in (".bloom",) if keep_indexes else (".bloom", ".idx", ".tidx"):
@@ -331,7 +359,10 @@ class Segment:
         position = entry[1] if entry is not None else 0
         wanted = min(bytes_max + self._interval_bytes, self.end_bytes - position)
         data = file.read(wanted, position)
-        start = seek(data, 0, offset)
+        try:
+            start = seek(data, 0, offset)
+        except Malformed:
+            start = -1
         if start < 0:
             # Not within one index interval: a very large batch, a stretch emptied by compaction, or damage.
             found = self._locate(offset)

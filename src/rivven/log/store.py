@@ -15,18 +15,20 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from rivven.errors import (
     DiskFull,
     InvalidTopic,
+    Overloaded,
     StoreClosed,
     SyncFailed,
     TopicExists,
     UnknownTopic,
 )
-from rivven.limits import PARTITIONS_MAX, WAL_FILE_BYTES, WAL_FILES_MAX, WAL_FIRST_FILE_BYTES
+from rivven.limits import PARTITIONS_MAX, WAL_FILE_BYTES, WAL_FILES_MAX, WAL_FIRST_FILE_BYTES, WAL_HEADER_BYTES
 from rivven.model import Offset, TopicPartition
 from rivven.ports import Buffer, Clock, Completion, Disk, Entropy, File
 from rivven.record import BatchHeader
@@ -121,7 +123,9 @@ class Store:
             report.notes.append(f"{CHECKPOINT} is damaged or missing: its backup was used")
         report.clean = checkpoint is not None and checkpoint.clean
         self._recover_topics(checkpoint, report)
-        content = read_wal(self._disk, WAL, checkpoint.group if checkpoint is not None else None)
+        content = read_wal(
+            self._disk, WAL, checkpoint.group if checkpoint is not None else None, headers_only=report.clean
+        )
         report.wal_groups = len(content.groups)
         report.damage.extend(Damage("", WAL, 0, -1, -1, text) for text in content.damage)
         if content.torn is not None:
@@ -130,9 +134,7 @@ class Store:
         for topic in self._topics.values():
             self._disk.make_dirs(topic_files.topic_directory(topic.name))
             for partition in topic.each():
-                point = checkpoint.partitions.get(str(partition)) if checkpoint is not None else None
-                if point is not None and point.topic_id != topic.id:
-                    point = None
+                point = _point_of(checkpoint, topic, partition)
                 self._open_log(topic, partition, point, by_partition.get(partition, []))
         self._wal.adopt(content.files, content.last_group or 0, content.last_sequence)
         for directory in ("", topic_files.TOPICS):
@@ -266,9 +268,7 @@ class Store:
             listed = TopicList(self.topics, [deleting] if deleting is not None else [])
             topic_files.document(self._disk).save(listed)
         except OSError as error:
-            if error.errno in NO_ROOM:
-                raise DiskFull(wanted_bytes=0, path=topic_files.METADATA) from error
-            raise
+            self._refused(error, topic_files.METADATA)
 
     def add_partitions(self, name: str, partitions: int) -> Topic:
         """Grow a topic to `partitions`. Waits for the disk."""
@@ -307,7 +307,8 @@ class Store:
         for partition in topic.each():
             self._tags.pop(self._logs.pop(partition))
         topic_files.finish_deleting(self._disk, topic)
-        self._save_topics()
+        with suppress(DiskFull):  # the next change, or the next start, takes it off the list
+            self._save_topics()
 
     # Writing
 
@@ -342,9 +343,13 @@ class Store:
     def truncate(self, log: Log, offset: int) -> Offset:
         """Drop every batch that reaches `offset` or beyond. Waits until a crash can no longer undo it."""
         self._require_open()
+        offset = log.end_after_truncation(max(offset, log.start))
         if offset < log.end:
-            self._note_and_flush([(log, Kind.TRUNCATE, max(offset, log.start))])
-            log.truncate(max(offset, log.start))
+            self._require_no_checkpoint()
+            self._note_and_flush([(log, Kind.TRUNCATE, offset)])
+            log.truncate(offset)
+            if self._policy.writes == 0:
+                self._checkpoint_now(clean=False)  # or a replay would take back what is appended from here on
         return log.end
 
     def delete_before(self, log: Log, offset: int) -> Offset:
@@ -453,6 +458,7 @@ class Store:
     def _make_room(self) -> None:
         """Without a spare at hand: finish a checkpoint if the files are all in use, and prepare one. Waits."""
         if not self._wal.needs_spare:
+            self._require_no_checkpoint()
             self._checkpoint_now(clean=False)
         self._prepare_spare_now(self._commit.next_bytes() + GROUP.size)
 
@@ -485,8 +491,12 @@ class Store:
             self._retry_us = self._clock.now_us() + RETRY_US
             logger.error("no room for the write-ahead log; writers wait")
             return
-        self._closed = f"the disk failed: {completion.error}"
-        raise SyncFailed(path=WAL, reason=str(completion.error)) from completion.error
+        self._end(completion.error, WAL)
+
+    def _refused(self, error: OSError, path: str, wanted_bytes: int = 0) -> NoReturn:
+        if error.errno in NO_ROOM:
+            raise DiskFull(wanted_bytes=wanted_bytes, path=path) from error
+        self._end(error, path)
 
     def _require_open(self) -> None:
         if self._closed is not None:
@@ -506,7 +516,7 @@ class Store:
         self._chores.running.update(type(chore) for chore in due)
         return due
 
-    def finish(self, chore: Chore, error: OSError | None = None) -> list[Chore]:
+    def finish(self, chore: Chore, error: OSError | SyncFailed | None = None) -> list[Chore]:
         """Take a chore back, with the error it ended in if it did. Returns what follows from it, to be run."""
         self._chores.running.discard(type(chore))
         if error is not None:
@@ -522,14 +532,28 @@ class Store:
             case SaveCheckpoint():
                 self._end_checkpoint(chore)
             case CleanLog(cleaning):
-                cleaning.finish()
+                try:
+                    cleaning.finish()
+                except OSError as refused:
+                    self._refused(refused, cleaning.log.directory)
         return []
 
-    def _chore_failed(self, chore: Chore, error: OSError) -> None:
+    def _chore_failed(self, chore: Chore, error: OSError | SyncFailed) -> None:
+        if isinstance(error, SyncFailed) or error.errno not in NO_ROOM:
+            self._end(error, type(chore).__name__)
         if isinstance(chore, SyncSegments):
-            self._closed = f"the disk failed: {error}"
-            raise SyncFailed(path="segments", reason=str(error)) from error
-        logger.error("%s failed: %s; it will be tried again", type(chore).__name__, error)
+            for part in chore.parts:
+                part.log.fail_checkpoint(part)
+        if isinstance(chore, SyncSegments | SaveCheckpoint):
+            self._checkpoint_wanted = True
+        if isinstance(chore, PrepareSpare):
+            self._wal.unprepared(chore.job)
+        logger.error("%s: no room on the disk; it will be tried again", type(chore).__name__)
+
+    def _end(self, error: OSError | SyncFailed, what: str) -> NoReturn:
+        """The disk has failed in a way that leaves its cache in doubt."""
+        self._closed = f"the disk failed: {error}"
+        raise error if isinstance(error, SyncFailed) else SyncFailed(path=what, reason=str(error)) from error
 
     def _begin_checkpoint(self, *, clean: bool) -> SyncSegments:
         self._checkpoint_wanted = False
@@ -558,29 +582,36 @@ class Store:
     def checkpoint(self) -> None:
         """Sync every segment and write a checkpoint. Waits."""
         self._require_open()
+        self._require_no_checkpoint()
         self.flush()
         self._checkpoint_now(clean=False)
 
+    def _require_no_checkpoint(self) -> None:
+        """One checkpoint at a time: an older one saved late would undo the newer."""
+        if not self._chores.free(SyncSegments, SaveCheckpoint):
+            raise Overloaded(waiting_bytes=self._commit.waiting_bytes, retry_ms=100)
+
     def _checkpoint_now(self, *, clean: bool) -> None:
-        chore: Chore = self._begin_checkpoint(clean=clean)
-        try:
-            chore.run()
-            following = self.finish(chore)[0]
-            following.run()
-        except OSError as error:
-            self._closed = f"the disk failed: {error}"
-            raise SyncFailed(path="segments", reason=str(error)) from error
-        self.finish(following)
+        following: list[Chore] = [self._begin_checkpoint(clean=clean)]
+        while following:
+            chore = following.pop()
+            try:
+                chore.run()
+            except (OSError, SyncFailed) as error:
+                self.finish(chore, error)  # which raises unless it was for want of room
+                raise DiskFull(wanted_bytes=0, path=CHECKPOINT) from error
+            following = self.finish(chore)
 
     def _prepare_spare_now(self, bytes_min: int = 0) -> None:
-        small = self._wal.files_in_use == 0 and bytes_min + 8192 <= self.config.wal_first_file_bytes
-        job = self._wal.prepare(self.config.wal_first_file_bytes if small else None)
+        """A spare at once: a small one if that will do, so that a new store starts without delay."""
+        small_bytes = self.config.wal_first_file_bytes
+        first = self._wal.files_in_use == 0 and bytes_min + WAL_HEADER_BYTES <= small_bytes
+        job = self._wal.prepare(small_bytes if first else None)
         try:
             job.run()
         except OSError as error:
-            if error.errno in NO_ROOM:
-                raise DiskFull(wanted_bytes=job.file_bytes, path=WAL) from error
-            raise
+            self._wal.unprepared(job)
+            self._refused(error, WAL, job.file_bytes)
         self._wal.prepared(job)
 
     def begin_cleaning(self, log: Log, *, force: bool = False, now_ms: int | None = None) -> CleanLog | None:
@@ -602,9 +633,11 @@ class Store:
             if (chore := self.begin_cleaning(log, force=force, now_ms=now_ms)) is not None:
                 try:
                     chore.run()
-                finally:
-                    self._chores.running.discard(CleanLog)
-                reports.append(chore.cleaning.finish())
+                except OSError as failed:
+                    self.finish(chore, failed)
+                    raise DiskFull(wanted_bytes=0, path=log.directory) from failed
+                self.finish(chore)
+                reports.append(chore.cleaning.report)
         return reports
 
     # Closing
@@ -613,7 +646,12 @@ class Store:
         """Flush, sync everything, leave the mark of a good end, and give the directory up. Waits."""
         if self._closed is None:
             self.flush()
-            self._checkpoint_now(clean=True)
+            try:
+                self._checkpoint_now(clean=True)
+            except DiskFull as error:
+                logger.warning(
+                    "%s; everything is in the write-ahead log, and the next start takes it from there", error
+                )
         self.abandon("closed")
 
     def abandon(self, reason: str = "abandoned") -> None:
@@ -623,3 +661,11 @@ class Store:
             self._committer.close()
             self._wal.close()
             self._lock.release()
+
+
+def _point_of(checkpoint: Checkpoint | None, topic: Topic, partition: TopicPartition) -> Point | None:
+    """What is known of a partition; None only if the checkpoint is lost. A topic younger than it begins at 0."""
+    if checkpoint is None:
+        return None
+    point = checkpoint.partitions.get(str(partition))
+    return point if point is not None and point.topic_id == topic.id else Point(topic.id, 0, 0, 0)

@@ -163,15 +163,23 @@ class Wal:
         return self._current.sequence if self._current is not None else self._next_sequence
 
     def prepare(self, file_bytes: int | None = None) -> Prepare:
-        """A job that makes one more spare, from a free file or a new one."""
+        """A job that makes one more spare, from a free file that is long enough or a new one."""
+        wanted = file_bytes or self._file_bytes
         sequence = self._next_sequence
         self._next_sequence += 1
-        free = self._free.pop() if self._free else None
-        return Prepare(self._disk, self._directory, sequence, file_bytes or self._file_bytes, free)
+        free = next((file for file in self._free if file.length_bytes >= wanted), None)
+        if free is not None:
+            self._free.remove(free)
+        return Prepare(self._disk, self._directory, sequence, wanted, free)
 
     def prepared(self, job: Prepare) -> None:
         assert job.made is not None
         self._spares.append(job.made)
+
+    def unprepared(self, job: Prepare) -> None:
+        """It did not come about; a file that was to be used again still may be."""
+        if job.free is not None:
+            self._free.append(job.free)
 
     def release(self, before_sequence: int) -> list[WalFile]:
         """A checkpoint covers every file before this one. One is kept for reuse; the others are returned, to be
@@ -240,22 +248,33 @@ class WalContent:
             yield from _entries(body, count)
 
 
-def read_wal(disk: Disk, directory: str, after_group: int | None) -> WalContent:
+def read_wal(disk: Disk, directory: str, after_group: int | None, *, headers_only: bool = False) -> WalContent:
     """Read every file in sequence. Groups up to `after_group` are covered by a checkpoint and are left out;
-    without a checkpoint the first that is found begins the log."""
+    without a checkpoint the first that is found begins the log. After a clean end the headers are enough."""
     content = WalContent(last_group=after_group)
     datas: list[tuple[WalFile, memoryview]] = []
     for name in disk.names(directory):
         if name.endswith(".wal"):
             file = disk.open(f"{directory}/{name}")
-            data = memoryview(file.read(file.length(), 0))
-            found = WalFile(file, _file_sequence(data), len(data))
+            length_bytes = file.length()
+            data = memoryview(file.read(WAL_HEADER_BYTES if headers_only else length_bytes, 0))
+            found = WalFile(file, _file_sequence(data), length_bytes)
             content.files.append(found)
             content.last_sequence = max(content.last_sequence, found.sequence)
             if found.sequence:
                 datas.append((found, data))
-    for wal_file, data in sorted(datas, key=lambda pair: pair[0].sequence):
-        _read_groups(wal_file, data, content)
+    found_groups = [group for wal_file, data in datas for group in _groups_in(wal_file, data, content)]
+    # In the order of their numbers: two files may have been made ready in another order than they were used in.
+    for number, synced, count, body, place in sorted(found_groups, key=lambda group: group[0]):
+        last = content.last_group
+        if last is not None and number <= last:
+            continue
+        if last is not None and number > last + 1:
+            if synced <= last:
+                break  # not damage: under `every_n_writes` a power loss may take the one and leave the other
+            content.damage.append(f"{place}: group(s) {last + 1} to {number - 1}, due before, are unreadable")
+        content.groups.append((number, body, count))
+        content.last_group = number
     return content
 
 
@@ -268,23 +287,15 @@ def _file_sequence(data: memoryview) -> int:
     return int(sequence) if whole else 0
 
 
-def _read_groups(file: WalFile, data: memoryview, content: WalContent) -> None:
+def _groups_in(
+    file: WalFile, data: memoryview, content: WalContent
+) -> Iterator[tuple[int, int, int, memoryview, str]]:
+    """(number, last synced, entries, body, place) of every good group in a file, also beyond a bad one."""
     position = WAL_HEADER_BYTES
     while found := _group_at(data, position, file.sequence) or _group_after(data, position, file.sequence):
-        start, number, synced, count, end = found
-        position = end
-        if content.last_group is not None and number <= content.last_group:
-            continue
-        if content.last_group is not None and number > content.last_group + 1:
-            if synced <= content.last_group:
-                return  # not damage: under `every_n_writes` a power loss may take the one and leave the other
-            content.damage.append(
-                f"{file.file.path}: group(s) {content.last_group + 1} to {number - 1}, "
-                f"due before byte {start}, are unreadable"
-            )
-        content.groups.append((number, data[start + GROUP.size : end], count))
-        content.last_group = number
-    if data[position : position + 4] == GROUP_MAGIC:
+        start, number, synced, count, position = found
+        yield number, synced, count, data[start + GROUP.size : position], f"{file.file.path} at byte {start}"
+    if position + GROUP.size <= len(data) and GROUP.unpack_from(data, position)[4] == file.sequence:
         content.torn = f"{file.file.path}: the group at byte {position} was not wholly written"
 
 

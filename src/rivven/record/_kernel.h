@@ -44,7 +44,8 @@ RIVVEN_INLINE uint64_t zigzag(int64_t value)
 
 RIVVEN_INLINE int varint_bytes(int64_t value)
 {
-    return (70 - __builtin_clzll(zigzag(value) | 1)) / 7;
+    int bits = 64 - __builtin_clzll(zigzag(value) | 1);
+    return (9 * bits + 64) >> 6; /* bits / 7, rounded up: true for 1 to 64, and no division */
 }
 
 RIVVEN_INLINE uint8_t *put_varint(uint8_t *out, int64_t value)
@@ -58,25 +59,36 @@ RIVVEN_INLINE uint8_t *put_varint(uint8_t *out, int64_t value)
     return out;
 }
 
+/* The slow way for varints of three bytes and more, and for those that go wrong; `at` is their second byte. */
+__attribute__((noinline, unused)) static const uint8_t *get_long_varint(
+    const uint8_t *at, const uint8_t *end, int bits_max, uint64_t bits, int64_t *value)
+{
+    for (int shift = 7;; shift += 7) {
+        if (at >= end || shift >= bits_max)
+            return NULL;
+        uint64_t byte = *at++;
+        int room = bits_max - shift;
+        if (room < 7 && (byte & 0x7f) >> room)
+            return NULL;
+        bits |= (byte & 0x7f) << shift;
+        if (byte < 0x80)
+            break;
+    }
+    *value = (int64_t)(bits >> 1) ^ -(int64_t)(bits & 1);
+    return at;
+}
+
 /* The place after the varint, or NULL if it leaves [at, end) or does not fit into `bits_max` bits. */
 RIVVEN_INLINE const uint8_t *get_varint(const uint8_t *at, const uint8_t *end, int bits_max, int64_t *value)
 {
-    if (__builtin_expect(at >= end, 0))
+    if (at >= end)
         return NULL;
     uint64_t bits = *at++;
-    if (__builtin_expect(bits >= 0x80, 0)) {
+    if (bits >= 0x80) {
         bits &= 0x7f;
-        for (int shift = 7;; shift += 7) {
-            if (at >= end || shift >= bits_max)
-                return NULL;
-            uint64_t byte = *at++;
-            int room = bits_max - shift;
-            if (room < 7 && (byte & 0x7f) >> room)
-                return NULL;
-            bits |= (byte & 0x7f) << shift;
-            if (byte < 0x80)
-                break;
-        }
+        if (at >= end || *at >= 0x80)
+            return get_long_varint(at, end, bits_max, bits, value);
+        bits |= (uint64_t)*at++ << 7;
     }
     *value = (int64_t)(bits >> 1) ^ -(int64_t)(bits & 1);
     return at;
@@ -170,6 +182,39 @@ RIVVEN_INLINE const char *get_record(const uint8_t *at, const uint8_t *end, Reco
     return NULL;
 }
 
+/* An Arrow array of numbers, byte strings or lists, by its addresses. */
+typedef struct {
+    const uint8_t *validity; /* NULL if nothing is missing */
+    const void *first;       /* the numbers themselves, or where each string or list starts */
+    const uint8_t *data;
+    int64_t shift; /* where the array starts in its buffers */
+    int present;   /* whether there is such a column at all */
+    int wide;      /* 64 bits to a number instead of 32 */
+} ColumnView;
+
+RIVVEN_INLINE int64_t column_number(const ColumnView *column, int64_t row)
+{
+    row += column->shift;
+    return column->wide ? ((const int64_t *)column->first)[row] : ((const int32_t *)column->first)[row];
+}
+
+RIVVEN_INLINE int column_missing(const ColumnView *column, int64_t row)
+{
+    row += column->shift;
+    return !column->present || (column->validity && !(column->validity[row >> 3] >> (row & 7) & 1));
+}
+
+RIVVEN_INLINE void column_cell(const ColumnView *column, int64_t row, const uint8_t **at, int64_t *length)
+{
+    *at = NULL;
+    *length = -1;
+    if (!column_missing(column, row)) {
+        int64_t start = column_number(column, row);
+        *at = column->data + start;
+        *length = column_number(column, row + 1) - start;
+    }
+}
+
 RIVVEN_INLINE int ascii_only(const uint8_t *at, int64_t length)
 {
     uint8_t all = 0;
@@ -236,7 +281,7 @@ __attribute__((target("sse4.2"))) static uint32_t crc_lanes(uint32_t crc, const 
 }
 #endif
 
-static uint32_t crc32c_of(uint32_t crc, const uint8_t *at, size_t length)
+__attribute__((unused)) static uint32_t crc32c_of(uint32_t crc, const uint8_t *at, size_t length)
 {
     crc = ~crc;
 #if defined(__x86_64__)
@@ -246,7 +291,7 @@ static uint32_t crc32c_of(uint32_t crc, const uint8_t *at, size_t length)
     return ~crc_software(crc, at, length);
 }
 
-static void crc_init(void)
+__attribute__((unused)) static void crc_init(void)
 {
     static const uint8_t zeros[CRC_LANE_BYTES];
     for (uint32_t byte = 0; byte < 256; byte++) {

@@ -66,7 +66,6 @@ cdef extern from *:
     void rivven_set(object made, Py_ssize_t place, PyObject *item)
     PyObject *new_long "PyLong_FromLongLong"(long long value) except NULL
     PyObject *new_bytes "PyBytes_FromStringAndSize"(const char *data, Py_ssize_t length) except NULL
-    long long as_int64 "PyLong_AsLongLong"(object number) except? -1
     PyObject *borrowed_none "Py_None"
     void incref "Py_INCREF"(PyObject *item)
 
@@ -340,18 +339,25 @@ cdef int64_t between(int64_t later_ms, int64_t earlier_ms) except? -1:
     return later_ms - earlier_ms
 
 
+cdef inline int64_t whole(number) except? -1:
+    """A C number of a Python one, but not of a float, which would lose its fraction in silence."""
+    if not isinstance(number, int):
+        raise TypeError(f"a timestamp is a whole number of milliseconds, not {number!r}")
+    return number
+
+
 def encode_records(records):
     """The records after room for a header, with the base and the maximum timestamp of the batch."""
     cdef tuple items = tuple(records), item
     cdef Py_ssize_t place, count = len(items)
     cdef RecordView record
-    cdef int64_t base_ms = as_int64(items[0][0]), max_ms = base_ms, timestamp_ms
+    cdef int64_t base_ms = whole(items[0][0]), max_ms = base_ms, timestamp_ms
     cdef Writer writer = Writer(count * (RECORD_ROOM + likely_bytes(items[0])))
     for place in range(count):
         item = items[place] if type(items[place]) is tuple else tuple(items[place])
         if PyTuple_GET_SIZE(item) != 4:
             raise ValueError(f"a record is (timestamp_ms, key, value, headers), not {len(item)} values")
-        timestamp_ms = as_int64(<object>PyTuple_GET_ITEM(item, 0))
+        timestamp_ms = whole(<object>PyTuple_GET_ITEM(item, 0))
         if timestamp_ms > max_ms:
             max_ms = timestamp_ms
         record.timestamp_delta = between(timestamp_ms, base_ms)
@@ -376,8 +382,8 @@ def encode_kept(records, int64_t base_offset, int64_t base_timestamp_ms):
     cdef RecordView record
     cdef Writer writer = Writer(0)
     for offset, timestamp_ms, key, value, headers in records:
-        record.timestamp_delta = between(as_int64(timestamp_ms), base_timestamp_ms)
-        record.offset_delta = as_int64(offset) - base_offset
+        record.timestamp_delta = between(timestamp_ms, base_timestamp_ms)
+        record.offset_delta = <int64_t>offset - base_offset
         writer.put(&record, key, value, headers)
     return writer.finish()
 
@@ -395,7 +401,8 @@ def decode_records(body, Py_ssize_t start, Py_ssize_t end, header):
     cdef int64_t base_offset = header[0], last_delta = header[6], base_ms = header[7], max_ms = header[8]
     cdef Py_ssize_t count = header[12], place
     cdef bint appended = header[5] & LOG_APPEND_TIME
-    cdef int64_t delta = -1, timestamp_ms
+    cdef int64_t delta = -1, timestamp_ms, known_ms = 0
+    cdef object known = None
     cdef RecordView view
     cdef const char *wrong
     if count * RECORD_BYTES_MIN > end - start:
@@ -414,7 +421,9 @@ def decode_records(body, Py_ssize_t start, Py_ssize_t end, header):
             timestamp_ms = <int64_t>(<uint64_t>base_ms + <uint64_t>view.timestamp_delta)
             if (timestamp_ms < base_ms) != (view.timestamp_delta < 0):
                 raise bad("a timestamp beyond 64 bits")
-        record = record_from(&view, base_offset + delta, timestamp_ms)
+        if place == 0 or timestamp_ms != known_ms:  # neighbours mostly share theirs, so they share the number
+            known, known_ms = timestamp_ms, timestamp_ms
+        record = record_from(&view, base_offset + delta, known)
         Py_INCREF(record)
         PyList_SET_ITEM(records, place, record)
         at = view.end
@@ -423,10 +432,11 @@ def decode_records(body, Py_ssize_t start, Py_ssize_t end, header):
     return records
 
 
-cdef inline object record_from(RecordView *view, int64_t offset, int64_t timestamp_ms):
+cdef inline object record_from(RecordView *view, int64_t offset, timestamp_ms):
     made = rivven_new_tuple(RECORD, 5)
     rivven_set(made, 0, new_long(offset))
-    rivven_set(made, 1, new_long(timestamp_ms))
+    Py_INCREF(timestamp_ms)
+    rivven_set(made, 1, <PyObject *>timestamp_ms)
     rivven_set(made, 2, bytes_or_none(view.key, view.key_bytes))
     rivven_set(made, 3, bytes_or_none(view.value, view.value_bytes))
     headers = NO_HEADERS if view.header_count == 0 else headers_from(view)

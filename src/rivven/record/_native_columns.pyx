@@ -4,6 +4,8 @@ Invariant: room for a whole batch is made in every column before its first recor
 writes; and no read passes the end of the bytes it was given.
 """
 
+from functools import partial
+
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Resize
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
 from libc.string cimport memcmp, memcpy, memset
@@ -35,6 +37,16 @@ cdef extern from "_kernel.h" nogil:
     uint8_t *put_record(uint8_t *out, const RecordView *record, int64_t headers_bytes)
     const uint8_t *get_field(const uint8_t *at, const uint8_t *end, const uint8_t **data, int64_t *length)
     const char *get_record(const uint8_t *at, const uint8_t *end, RecordView *record)
+    ctypedef struct ColumnView:
+        const uint8_t *validity
+        const void *first
+        const uint8_t *data
+        int64_t shift
+        bint present
+        bint wide
+    int64_t column_number(const ColumnView *column, int64_t row)
+    bint column_missing(const ColumnView *column, int64_t row)
+    void column_cell(const ColumnView *column, int64_t row, const uint8_t **at, int64_t *length)
     bint ascii_only(const uint8_t *at, int64_t length)
 
 
@@ -56,13 +68,19 @@ cdef inline const uint8_t *start_of(const uint8_t[::1] data) noexcept:
 
 
 cdef class Growing:
-    """A bytearray written through a pointer. Whoever writes has reserved the room."""
+    """A buffer written through a pointer. Whoever writes has reserved the room.
 
-    cdef bytearray made
+    With `allocate` it is Arrow's, whose pool keeps pages that the system would have to clear anew for every fetch;
+    otherwise it is a bytearray.
+    """
+
+    cdef object allocate
+    cdef object made
     cdef uint8_t *at
     cdef Py_ssize_t room
 
-    def __cinit__(self):
+    def __cinit__(self, allocate=None):
+        self.allocate = allocate
         self.made = bytearray()
         self.room = 0
         self.at = NULL
@@ -73,14 +91,24 @@ cdef class Growing:
         if total <= before:
             return 0
         self.room = total if before == 0 else max(total, before + before // 2)
-        PyByteArray_Resize(self.made, self.room)
-        self.at = <uint8_t *>PyByteArray_AS_STRING(self.made)
+        if self.allocate is None:
+            PyByteArray_Resize(self.made, self.room)
+            self.at = <uint8_t *>PyByteArray_AS_STRING(self.made)
+        elif before == 0:
+            self.made = self.allocate(self.room)
+            self.at = <uint8_t *>address(self.made)
+        else:
+            self.made.resize(self.room)
+            self.at = <uint8_t *>address(self.made)
         if fill >= 0:
             memset(self.at + before, fill, self.room - before)
         return 0
 
-    cdef bytearray finish(self, Py_ssize_t used):
-        PyByteArray_Resize(self.made, used)
+    cdef object finish(self, Py_ssize_t used):
+        if self.allocate is None:
+            PyByteArray_Resize(self.made, used)
+        elif self.room:
+            self.made.resize(used, shrink_to_fit=used < self.room // 2)
         return self.made
 
 
@@ -94,8 +122,8 @@ cdef class Cells:
     cdef Py_ssize_t rows
     cdef Py_ssize_t nulls
 
-    def __cinit__(self):
-        self.validity, self.ends, self.data = Growing(), Growing(), Growing()
+    def __cinit__(self, allocate):
+        self.validity, self.ends, self.data = Growing(allocate), Growing(allocate), Growing(allocate)
         self.ends.reserve(4, 0)
         self.used = self.rows = self.nulls = 0
 
@@ -145,9 +173,10 @@ cdef class Gatherer:
     cdef bint with_headers
     cdef bint verify
 
-    def __cinit__(self, selection):
-        self.offsets, self.timestamps_ms, self.header_ends = Growing(), Growing(), Growing()
-        self.keys, self.values, self.names, self.header_values = Cells(), Cells(), Cells(), Cells()
+    def __cinit__(self, selection, allocate):
+        self.offsets, self.timestamps_ms = Growing(allocate), Growing(allocate)
+        self.keys, self.values = Cells(allocate), Cells(allocate)
+        self.names, self.header_values, self.header_ends = Cells(None), Cells(None), Growing(None)
         self.header_ends.reserve(4, 0)
         self.rows = 0
         (
@@ -279,8 +308,10 @@ cdef class Gatherer:
 
 def gather(buffer, Py_ssize_t position, Py_ssize_t end, selection, unpack):
     """The selected records of all whole batches in the buffer; control batches are left out."""
+    from pyarrow import allocate_buffer
+
     cdef const uint8_t[::1] plain
-    cdef Gatherer gatherer = Gatherer(selection)
+    cdef Gatherer gatherer = Gatherer(selection, partial(allocate_buffer, resizable=True))
     cdef Py_ssize_t start, stop, batch_bytes
     end = min(end, len(buffer))
     while end - position >= HEADER_BYTES:
@@ -317,138 +348,83 @@ cdef int require_text(const uint8_t *at, int64_t length) except -1:
 # Columns to batches
 
 
-cdef class Column:
-    """An Arrow array of numbers or byte strings by its addresses. The array is held so that they stay good."""
-
-    cdef object array
-    cdef const uint8_t *validity
-    cdef const uint8_t *first
-    cdef const uint8_t *data
-    cdef bint wide
-    cdef int64_t shift
-
-    def __cinit__(self, array, bint wide):
-        buffers = array.buffers()
-        self.array = array
-        self.wide = wide
-        self.shift = array.offset
-        self.validity = address(buffers[0]) if array.null_count else NULL
-        self.first = address(buffers[1])
-        self.data = address(buffers[2]) if len(buffers) > 2 else NULL
-
-    cdef inline bint missing(self, int64_t row) noexcept:
-        row += self.shift
-        return self.validity != NULL and not self.validity[row >> 3] >> (row & 7) & 1
-
-    cdef inline int64_t place(self, int64_t row) noexcept:
-        """The number at this row: a timestamp, or where a string or list starts."""
-        row += self.shift
-        return (<const int64_t *>self.first)[row] if self.wide else (<const int32_t *>self.first)[row]
-
-    cdef inline void cell(self, int64_t row, const uint8_t **at, int64_t *length) noexcept:
-        cdef int64_t start
-        if self.missing(row):
-            at[0] = NULL
-            length[0] = -1
-            return
-        start = self.place(row)
-        at[0] = self.data + start
-        length[0] = self.place(row + 1) - start
-
-
 cdef const uint8_t *address(buffer) except? NULL:
-    return NULL if buffer is None else <const uint8_t *><uintptr_t>buffer.address
+    if buffer is None:
+        return NULL
+    return <const uint8_t *><uintptr_t>buffer.address
 
 
-cdef Column strings(array):
-    return None if array is None else Column(array, str(array.type).startswith("large_"))
+cdef int view_of(array, ColumnView *column) except -1:
+    """Fill in the addresses of an Arrow array, which must outlive them; None is a column of nulls."""
+    memset(column, 0, sizeof(ColumnView))
+    if array is None:
+        return 0
+    buffers, kind = array.buffers(), str(array.type)
+    column.present = 1
+    column.wide = kind == "int64" or kind.startswith("large_")
+    column.shift = array.offset
+    column.validity = address(buffers[0]) if array.null_count else NULL
+    column.first = address(buffers[1])
+    column.data = address(buffers[2]) if len(buffers) == 3 else NULL
+    return 0
 
 
 cdef class Rows:
-    """Columns as records to encode. `timestamps` are 64-bit milliseconds; without them every record has `timestamp_ms`.
+    """Columns as records to encode.
 
+    `timestamps` are 64-bit milliseconds; without them every record has `timestamp_ms`.
     `headers` are a list array and, as its parts, the arrays of all names and of all values.
     """
 
+    cdef object arrays
     cdef int64_t count
     cdef int64_t timestamp_ms
-    cdef Column timestamps
-    cdef Column keys
-    cdef Column values
-    cdef Column lists
-    cdef Column names
-    cdef Column header_values
+    cdef ColumnView timestamps
+    cdef ColumnView keys
+    cdef ColumnView values
+    cdef ColumnView lists
+    cdef ColumnView names
+    cdef ColumnView header_values
 
     def __cinit__(self, int64_t count, timestamps, keys, values, headers, int64_t timestamp_ms):
+        lists, names, header_values = headers or (None, None, None)
+        self.arrays = (timestamps, keys, values, lists, names, header_values)
         self.count = count
         self.timestamp_ms = timestamp_ms
-        self.timestamps = None if timestamps is None else Column(timestamps, True)
-        self.keys, self.values = strings(keys), strings(values)
-        if headers is not None:
-            self.lists, self.names, self.header_values = strings(headers[0]), strings(headers[1]), strings(headers[2])
-
-    cdef inline int64_t time(self, int64_t row) noexcept:
-        return self.timestamp_ms if self.timestamps is None else self.timestamps.place(row)
-
-    cdef void view(self, int64_t row, RecordView *record) noexcept:
-        """Point at the fields of one row; deltas are the caller's."""
-        record.key_bytes = record.value_bytes = -1
-        record.header_count = 0
-        if self.keys is not None:
-            self.keys.cell(row, &record.key, &record.key_bytes)
-        if self.values is not None:
-            self.values.cell(row, &record.value, &record.value_bytes)
-        if self.lists is not None and not self.lists.missing(row):
-            record.header_count = self.lists.place(row + 1) - self.lists.place(row)
-
-    cdef int64_t headers_bytes(self, int64_t row, int64_t count) noexcept:
-        cdef int64_t total = 0, place, first, length
-        cdef const uint8_t *at
-        if count:
-            first = self.lists.place(row)
-            for place in range(first, first + count):
-                self.names.cell(place, &at, &length)
-                total += field_bytes(length)
-                self.header_value(place, &at, &length)
-                total += field_bytes(length)
-        return total
-
-    cdef uint8_t *put_headers(self, uint8_t *out, int64_t row, int64_t count) noexcept:
-        cdef int64_t place, first = self.lists.place(row), length
-        cdef const uint8_t *at
-        for place in range(first, first + count):
-            self.names.cell(place, &at, &length)
-            out = put_field(out, at, length)
-            self.header_value(place, &at, &length)
-            out = put_field(out, at, length)
-        return out
-
-    cdef inline void header_value(self, int64_t place, const uint8_t **at, int64_t *length) noexcept:
-        if self.header_values is None:
-            at[0] = NULL
-            length[0] = -1
-        else:
-            self.header_values.cell(place, at, length)
+        view_of(timestamps, &self.timestamps)
+        view_of(keys, &self.keys)
+        view_of(values, &self.values)
+        view_of(lists, &self.lists)
+        view_of(names, &self.names)
+        view_of(header_values, &self.header_values)
 
     def encode(self, int64_t start, int64_t count_max, int64_t bytes_max):
         """Rows from `start` on as one batch without its header, as many as fit: (batch, rows, base ms, max ms)."""
         if not 0 <= start < self.count:
             raise AssertionError("the rows lie inside the columns")
-        cdef int64_t base_ms = self.time(start), max_ms = base_ms, row, timestamp_ms, headers_bytes, length
+        # Copies, so that the compiler keeps them in registers while bytes are written.
+        cdef ColumnView timestamps = self.timestamps, keys = self.keys, values = self.values, lists = self.lists
+        cdef int64_t base_ms = column_number(&timestamps, start) if timestamps.present else self.timestamp_ms
+        cdef int64_t max_ms = base_ms, timestamp_ms = base_ms, row, headers_bytes = 0, length
         cdef int64_t stop = min(self.count, start + count_max)
-        cdef Py_ssize_t used = HEADER_BYTES, end
+        cdef Py_ssize_t used = HEADER_BYTES
         cdef RecordView record
         cdef uint8_t *out
         cdef Growing batch = Growing()
         batch.reserve(min(bytes_max, self.likely_bytes(start, stop)), -1)
+        record.header_count = 0
         for row in range(start, stop):
-            timestamp_ms = self.time(row)
+            if timestamps.present:
+                timestamp_ms = column_number(&timestamps, row)
             record.timestamp_delta = <int64_t>(<uint64_t>timestamp_ms - <uint64_t>base_ms)
             if (record.timestamp_delta < 0) != (timestamp_ms < base_ms):
                 raise OverflowError("timestamps in one batch are more than 64 bits apart")
             record.offset_delta = row - start
-            self.view(row, &record)
-            headers_bytes = self.headers_bytes(row, record.header_count)
+            column_cell(&keys, row, &record.key, &record.key_bytes)
+            column_cell(&values, row, &record.value, &record.value_bytes)
+            if lists.present:
+                record.header_count = self.header_count(row)
+                headers_bytes = self.headers_bytes(row, record.header_count)
             length = RECORD_ROOM + max(record.key_bytes, 0) + max(record.value_bytes, 0) + headers_bytes
             if used + length > bytes_max and row > start and used + record_length(&record, headers_bytes) > bytes_max:
                 stop = row
@@ -463,10 +439,35 @@ cdef class Rows:
         return batch.finish(used), stop - start, base_ms, max_ms
 
     cdef int64_t likely_bytes(self, int64_t start, int64_t stop) noexcept:
-        """An upper bound of what these rows take, but for their headers."""
+        """What these rows take at most, but for their headers."""
         cdef int64_t total = HEADER_BYTES + (stop - start + 1) * RECORD_ROOM
-        if self.keys is not None:
-            total += self.keys.place(stop) - self.keys.place(start)
-        if self.values is not None:
-            total += self.values.place(stop) - self.values.place(start)
+        if self.keys.present:
+            total += column_number(&self.keys, stop) - column_number(&self.keys, start)
+        if self.values.present:
+            total += column_number(&self.values, stop) - column_number(&self.values, start)
         return total
+
+    cdef int64_t header_count(self, int64_t row) noexcept:
+        if column_missing(&self.lists, row):
+            return 0
+        return column_number(&self.lists, row + 1) - column_number(&self.lists, row)
+
+    cdef int64_t headers_bytes(self, int64_t row, int64_t count) noexcept:
+        cdef int64_t total = 0, place, first = column_number(&self.lists, row), length
+        cdef const uint8_t *at
+        for place in range(first, first + count):
+            column_cell(&self.names, place, &at, &length)
+            total += field_bytes(length)
+            column_cell(&self.header_values, place, &at, &length)
+            total += field_bytes(length)
+        return total
+
+    cdef uint8_t *put_headers(self, uint8_t *out, int64_t row, int64_t count) noexcept:
+        cdef int64_t place, first = column_number(&self.lists, row), length
+        cdef const uint8_t *at
+        for place in range(first, first + count):
+            column_cell(&self.names, place, &at, &length)
+            out = put_field(out, at, length)
+            column_cell(&self.header_values, place, &at, &length)
+            out = put_field(out, at, length)
+        return out

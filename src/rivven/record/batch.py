@@ -46,19 +46,27 @@ _MAX_TIMESTAMP_AT = 35
 def validate(buffer: Buffer, position: int = 0, *, bytes_max: int = BATCH_BYTES_MAX) -> BatchHeader:
     """The header of a batch that is all there, within `bytes_max` and true to its CRC."""
     header = kernel.parse_header(buffer, position)
-    if header.batch_bytes > bytes_max:
-        raise BatchTooLarge(batch_bytes=header.batch_bytes, bytes_max=bytes_max)
-    _require_whole(buffer, position, header)
-    found = kernel.crc_between(buffer, position + CRC_FROM, position + header.batch_bytes)
+    batch_bytes = header.batch_length + PREFIX_BYTES  # not the property: a broker does this for every batch
+    if batch_bytes > bytes_max:
+        raise BatchTooLarge(batch_bytes=batch_bytes, bytes_max=bytes_max)
+    if batch_bytes > len(buffer) - position:
+        raise _cut_short(buffer, position, header)
+    found = kernel.crc_between(buffer, position + CRC_FROM, position + batch_bytes)
     if found != header.crc:
         raise Malformed(what="batch", reason=crc_fault(header.crc, found))
     return header
 
 
-def _require_whole(buffer: Buffer, position: int, header: BatchHeader) -> None:
+def _cut_short(buffer: Buffer, position: int, header: BatchHeader) -> Malformed:
+    reason = f"{len(buffer) - position} of its {header.batch_bytes} bytes are there"
+    return Malformed(what="batch", reason=reason)
+
+
+def _whole_header(buffer: Buffer, position: int) -> BatchHeader:
+    header = kernel.parse_header(buffer, position)
     if header.batch_bytes > len(buffer) - position:
-        reason = f"{len(buffer) - position} of its {header.batch_bytes} bytes are there"
-        raise Malformed(what="batch", reason=reason)
+        raise _cut_short(buffer, position, header)
+    return header
 
 
 def walk(buffer: Buffer, position: int = 0, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
@@ -80,8 +88,7 @@ def patch(buffer: bytearray | memoryview, *, base_offset: int, leader_epoch: int
 
 def stamp(buffer: bytearray | memoryview, timestamp_ms: int, position: int = 0) -> None:
     """Give every record of the batch the time of its append, without touching the records."""
-    header = kernel.parse_header(buffer, position)
-    _require_whole(buffer, position, header)
+    header = _whole_header(buffer, position)
     _ATTRIBUTES.pack_into(buffer, position + CRC_FROM, header.attributes | LOG_APPEND_TIME)
     _TIMESTAMP.pack_into(buffer, position + _MAX_TIMESTAMP_AT, timestamp_ms)
     _seal(buffer, position, header.batch_bytes)
@@ -142,7 +149,7 @@ def attributes(codec: Codec, log_append_time: bool, transactional: bool, control
 
 
 def finish(batch: bytearray, header: BatchHeader, level: int | None = None) -> bytearray:
-    """Pack the records as the header's codec says, and put the header, with length and CRC, in the room before them."""
+    """Pack the records as the header's codec says, and put the header, with length and CRC, before them."""
     if len(batch) > BATCH_UNPACKED_BYTES_MAX:
         raise BatchTooLarge(batch_bytes=len(batch), bytes_max=BATCH_UNPACKED_BYTES_MAX)
     if header.attributes & CODEC_MASK:
@@ -180,11 +187,7 @@ def rewrite(
 
 def decode(buffer: Buffer, position: int = 0, *, verify: bool = True) -> list[Record]:
     """Every record of one batch. `verify=False` leaves out the CRC, for bytes that have been checked before."""
-    if verify:
-        header = validate(buffer, position)
-    else:
-        header = kernel.parse_header(buffer, position)
-        _require_whole(buffer, position, header)
+    header = validate(buffer, position) if verify else _whole_header(buffer, position)
     body, start, end = unpack(buffer, position, header)
     return kernel.decode_records(body, start, end, header)
 

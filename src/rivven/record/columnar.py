@@ -66,14 +66,14 @@ def _array(name: str, found: Columns) -> pa.Array:
     import pyarrow as pa
 
     if name == "offset":
-        return _fixed(pa.int64(), found.count, found.offsets)
+        return _fixed(pa.int64(), found.rows, found.offsets)
     if name == "timestamp":
-        return _fixed(pa.timestamp("ms", tz="UTC"), found.count, found.timestamps_ms)
+        return _fixed(pa.timestamp("ms", tz="UTC"), found.rows, found.timestamps_ms)
     if name == "headers":
         return _headers(found)
     column = found.keys if name == "key" else found.values
     assert column is not None, "the selection asked for it"
-    return _binary(pa.binary(), found.count, column)
+    return _binary(pa.binary(), found.rows, column)
 
 
 def _fixed(kind: pa.DataType, count: int, data: bytearray) -> pa.Array:
@@ -103,7 +103,7 @@ def _headers(found: Columns) -> pa.Array:
         fields=fields,
     )
     ends = pa.py_buffer(found.header_offsets)
-    return pa.Array.from_buffers(pa.list_(pa.struct(fields)), found.count, [None, ends], children=[pairs])
+    return pa.Array.from_buffers(pa.list_(pa.struct(fields)), found.rows, [None, ends], children=[pairs])
 
 
 def from_arrow(
@@ -119,7 +119,7 @@ def from_arrow(
     transactional: bool = False,
     level: int | None = None,
 ) -> list[bytearray]:
-    """Columns `key`, `value`, `timestamp` and `headers`, each optional, as batches of at most so many records and bytes.
+    """Columns `key`, `value`, `timestamp` and `headers`, each optional, as batches of so many records and bytes.
 
     `batch_bytes_max` counts plain bytes, and a longer record gets a batch of its own. A missing timestamp is
     `timestamp_ms`; an integer column counts milliseconds. Sequences go on from batch to batch and wrap.

@@ -44,7 +44,9 @@ class Binary(NamedTuple):
 
 
 class Columns(NamedTuple):
-    count: int
+    """All that was gathered. The native twin gives Arrow's own buffers where these are bytearrays."""
+
+    rows: int
     offsets: bytearray
     timestamps_ms: bytearray
     keys: Binary | None
@@ -62,7 +64,7 @@ def gather(buffer: Buffer, position: int, end: int, selection: Selection, unpack
     ends = _ends(len(record.headers) for record in records)
     with_headers = selection.with_headers
     return Columns(
-        count=len(records),
+        rows=len(records),
         offsets=bytearray(array("q", [record.offset for record in records])),
         timestamps_ms=bytearray(array("q", [record.timestamp_ms for record in records])),
         keys=_binary([record.key for record in records]) if selection.with_keys else None,
@@ -73,9 +75,7 @@ def gather(buffer: Buffer, position: int, end: int, selection: Selection, unpack
     )
 
 
-def _selected(
-    buffer: Buffer, position: int, end: int, selection: Selection, unpack: Unpack
-) -> Iterator[Record]:
+def _selected(buffer: Buffer, position: int, end: int, selection: Selection, unpack: Unpack) -> Iterator[Record]:
     while end - position >= HEADER_BYTES:
         header = pure.parse_header(buffer, position)
         if header.batch_bytes > end - position:
@@ -137,8 +137,9 @@ def _ends(lengths: Iterable[int]) -> bytearray:
 
 
 class Rows:
-    """Columns as records to encode. `timestamps` are 64-bit milliseconds; without them every record has `timestamp_ms`.
+    """Columns as records to encode.
 
+    `timestamps` are 64-bit milliseconds; without them every record has `timestamp_ms`.
     `headers` are a list array and, as its parts, the arrays of all names and of all values.
     """
 

@@ -18,9 +18,7 @@ if not TYPE_CHECKING and os.environ.get("RIVVEN_PURE", "0") in ("", "0"):
     try:
         from . import _native, _native_columns
     except ImportError:
-        logging.getLogger("rivven").warning(
-            "running on the pure twin: slower; install a C compiler and reinstall"
-        )
+        logging.getLogger("rivven").warning("running on the pure twin: slower; install a C compiler and reinstall")
     else:
         kernel, columns, NATIVE = _native, _native_columns, True
 

@@ -23,9 +23,7 @@ from rivven.ports import Buffer, Completion, File, IoStats
 SECTOR_BYTES = 512
 ENDLESS_BYTES = 1 << 60
 """What `free_bytes` tells when no capacity was given."""
-OPERATIONS = frozenset(
-    {"write", "sync", "sync_dir", "open", "rename", "truncate", "read", "remove", "make_dirs"}
-)
+OPERATIONS = frozenset({"write", "sync", "sync_dir", "open", "rename", "truncate", "read", "remove", "make_dirs"})
 _KEEP_CHANCES = (0.0, 0.5, 0.9, 1.0)
 """Drawn anew for each file and crash: coins that are always fair would hardly ever lose all or nothing."""
 
@@ -675,9 +673,7 @@ class SimDisk:
 
     # The adversary
 
-    def fail(
-        self, operation: str, errno: int, *, path_contains: str = "", times: int = 1, after: int = 0
-    ) -> None:
+    def fail(self, operation: str, errno: int, *, path_contains: str = "", times: int = 1, after: int = 0) -> None:
         """Let the first `after` matching calls pass and the next `times` raise OSError(errno). A write that
         fails may have written a prefix; a sync that fails dooms what it should have made durable."""
         assert operation in OPERATIONS, f"no operation {operation!r}"
