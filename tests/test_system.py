@@ -248,6 +248,17 @@ def child(code: str, *arguments: str, **options: Any) -> subprocess.Popen[str]:
     )
 
 
+def ended(process: subprocess.Popen[str]) -> tuple[str, str, int]:
+    """What it printed, what it complained of, and its exit code; one that does not end is killed."""
+    with process:
+        try:
+            output, complaints = process.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+    return output, complaints, process.returncode
+
+
 def test_a_second_process_is_told_who_holds_the_lock_until_that_one_is_killed(disk: SystemDisk) -> None:
     with child(HOLD_LOCK, disk.root) as holder:
         assert holder.stdout is not None
@@ -285,8 +296,7 @@ def test_readers_share_the_lock_and_keep_writers_out(disk: SystemDisk) -> None:
 
 
 def test_a_dead_process_is_not_named_as_the_holder(disk: SystemDisk) -> None:
-    with child("import os; print(os.getpid())") as gone:
-        pid_text, _ = gone.communicate()
+    pid_text, _, _ = ended(child("import os; print(os.getpid())"))
     disk.open("lock", create=True).write(pid_text.encode(), 0)
     reader = SystemDisk(disk.root, read_only=True).lock("lock")
     with pytest.raises(DirectoryLocked, match="unknown"):
@@ -472,9 +482,7 @@ print("done")
 
 @pytest.mark.parametrize("kind", COMMITTERS)
 def test_a_short_write_is_finished_or_its_reason_told(kind: str, tmp_path: Path) -> None:
-    with child(SHORT_WRITES, str(tmp_path), kind) as process:
-        output, complaints = process.communicate(timeout=60)
-    assert (output, complaints, process.returncode) == ("done\n", "", 0)
+    assert ended(child(SHORT_WRITES, str(tmp_path), kind)) == ("done\n", "", 0)
 
 
 def test_many_groups_follow_one_another(committer: Committer, file: SystemFile) -> None:
@@ -597,9 +605,7 @@ if sys.argv[3] == "fork":
 @pytest.mark.parametrize("kind", COMMITTERS)
 @pytest.mark.parametrize("how", ["exit", "fork"])
 def test_a_process_ends_well_without_closing(kind: str, how: str, tmp_path: Path) -> None:
-    with child(LEFT_OPEN, str(tmp_path), kind, how) as process:
-        output, complaints = process.communicate(timeout=30)
-    assert (output, complaints, process.returncode) == ("", "", 0)
+    assert ended(child(LEFT_OPEN, str(tmp_path), kind, how)) == ("", "", 0)
 
 
 def test_auto_is_native_where_it_is_built_and_a_thread_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:

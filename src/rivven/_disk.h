@@ -145,8 +145,8 @@ typedef struct {
 } rv_worker;
 
 /* Ask for short slices: the worker computes for microseconds and then waits, and a scheduler that knows (Linux
- * 6.12) lets it in sooner beside a busy event loop, where it otherwise may wait for a tick of 4 ms. With fewer
- * idle processors than threads this about halves the slowest hundredth of the groups; else it does nothing. */
+ * 6.12) lets it in sooner beside a busy event loop, where it otherwise may wait for a tick of 4 ms. Where
+ * no processor is idle this shortens the slowest hundredth of the groups in most runs, without ending it. */
 static void rv_worker_hurry(void) {
 #if defined(__NR_sched_getattr) && defined(__NR_sched_setattr)
     struct {

@@ -97,7 +97,7 @@ cdef class _Base:
     cdef int _event_fd
     cdef int _owner_pid
     cdef bint _under_way, _closed
-    cdef str _path
+    cdef object _file
 
     def __cinit__(self):
         self._closed = True  # until the constructor of the kind has opened everything
@@ -119,7 +119,7 @@ cdef class _Base:
         assert position >= 0
         cdef int fd = file.fileno()
         cdef uint32_t iov_count = self._hold(buffers)
-        self._path = file.path
+        self._file = file  # held too: whoever else drops it must not close it under the thread
         self._under_way = True
         self._start(fd, iov_count, position, sync)
 
@@ -153,6 +153,7 @@ cdef class _Base:
         self._stop()
         self._under_way = False
         self._let_go()
+        self._file = None
         close_fd(self._event_fd)
         self._event_fd = -1
 
@@ -175,7 +176,8 @@ cdef class _Base:
         cdef int code = group.error
         self._under_way = False
         self._let_go()
-        error = _os_error(code, self._path) if code else None
+        error = _os_error(code, self._file.path) if code else None
+        self._file = None
         return Completion(
             group.written_bytes, bool(group.sync) and not code, group.elapsed_us, error, bool(group.failed_sync)
         )

@@ -95,6 +95,10 @@ class SystemFile:
         if fd >= 0:
             os.close(fd)
 
+    def __del__(self) -> None:
+        # Whoever drops a segment need not know who else still reads or syncs it: the last one out closes.
+        self.close()
+
     def _refuse_if_read_only(self) -> None:
         if self._read_only:
             raise _read_only_error(self._path)
@@ -306,8 +310,7 @@ def new_committer(kind: CommitterKind = "auto") -> Committer:
 
 
 class _Job(NamedTuple):
-    fd: int
-    path: str
+    file: SystemFile
     views: list[memoryview]
     position: int
     sync: bool
@@ -368,7 +371,7 @@ class ThreadCommitter:
         assert position >= 0
         views = [view for view in map(_byte_view, buffers) if len(view)]
         self._under_way = True
-        self._jobs.put(_Job(_fd(file), file.path, views, position, sync, time.monotonic_ns()))
+        self._jobs.put(_Job(_system_file(file), views, position, sync, time.monotonic_ns()))
 
     def completed(self) -> Completion | None:
         if not self._under_way or not self._bell.clear():
@@ -414,14 +417,14 @@ def _commit(job: _Job) -> Completion:
     try:
         pending = deque(job.views)
         while pending:
-            count = _pwritev(job.fd, pending, job.position + written_bytes)
+            count = _pwritev(job.file.fileno(), pending, job.position + written_bytes)
             written_bytes += count
             _drop_front(pending, count)
         syncing = job.sync
         if syncing:
-            _fdatasync(job.fd)
+            _fdatasync(job.file.fileno())
     except OSError as error:
-        error.filename = job.path
+        error.filename = job.file.path
         failed = error.with_traceback(None)  # its frames would keep the buffers
     elapsed_us = (time.monotonic_ns() - job.start_ns) // 1000
     if failed is not None:
@@ -669,10 +672,6 @@ def _native_or_refuse() -> _Native:
 def _system_file(file: File) -> SystemFile:
     assert isinstance(file, SystemFile), f"{file!r} is not a file of a SystemDisk"
     return file
-
-
-def _fd(file: File) -> int:
-    return _system_file(file).fileno()
 
 
 def _byte_view(data: Buffer) -> memoryview:

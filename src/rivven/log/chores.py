@@ -6,6 +6,7 @@ finished where the store lives again, by `Store.finish`.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from rivven.errors import SyncFailed
@@ -54,13 +55,17 @@ class SyncSegments:
             if isinstance(outcome, OSError):
                 raise SyncFailed(path="the segments", reason=str(outcome)) from outcome
         for part in self.parts:
-            for flushes, sealed in part.flushes:
-                for flush in flushes:
-                    flush.run(self.disk, sync=sealed)
-            if part.snapshot is not None:
-                save(self.disk, part.log.directory, part.snapshot)
-            if part.fresh_names:
-                self.disk.sync_dir(part.log.directory)
+            with suppress(FileNotFoundError):  # its topic was deleted in the meantime
+                self._save_derived(part)
+
+    def _save_derived(self, part: PartitionCheckpoint) -> None:
+        for flushes, sealed in part.flushes:
+            for flush in flushes:
+                flush.run(self.disk, sync=sealed)
+        if part.snapshot is not None:
+            save(self.disk, part.log.directory, part.snapshot)
+        if part.fresh_names:
+            self.disk.sync_dir(part.log.directory)
 
 
 @dataclass(slots=True)

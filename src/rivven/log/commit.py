@@ -33,7 +33,7 @@ class SyncPolicy:
         if text == "none":
             return cls(0)
         name, _, count = text.partition("(")
-        if name == "every_n_writes" and count.endswith(")") and count[:-1].isdigit() and int(count[:-1]) > 0:
+        if name == "every_n_writes" and count.endswith(")") and count[:-1].isdecimal() and int(count[:-1]) > 0:
             return cls(int(count[:-1]))
         raise InvalidConfig(key="sync_policy", reason=f"{text!r} is not one of every_write, every_n_writes(n), none")
 

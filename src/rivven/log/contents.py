@@ -240,8 +240,8 @@ def read_wal_header(disk: Disk, path: str) -> WalHeader:
     magic, sequence, length_bytes, crc = FILE.unpack_from(head)
     fault = None
     if magic != FILE_MAGIC or crc != crc32c(head[: FILE.size - 4]):
-        fault = "its header does not match its checksum"
-    elif found_bytes < length_bytes:
+        return WalHeader(path, 0, 0, found_bytes, "its header does not match its checksum")
+    if found_bytes < length_bytes:
         fault = f"cut short: {found_bytes} bytes where its header says {length_bytes}"
     return WalHeader(path, sequence, length_bytes, found_bytes, fault)
 
@@ -264,6 +264,16 @@ def wal_groups(disk: Disk, header: WalHeader) -> Iterator[WalGroup | BadGroup]:
         if magic == GROUP_MAGIC and sequence == header.sequence:
             yield BadGroup(position, min(GROUP.size + body_bytes, len(data) - position), torn=True)
         return
+
+
+def wal_group_numbers(disk: Disk, header: WalHeader) -> Iterator[int]:
+    """The numbers of all whole groups of a file, of whichever life: for a file whose header cannot be trusted."""
+    data = read_whole(disk, header.path)
+    position = 0
+    while (position := data.find(GROUP_MAGIC, position + 1)) >= 0 and position + GROUP.size <= len(data):
+        sequence = GROUP.unpack_from(data, position)[4]
+        if (group := _group_at(data, position, sequence)) is not None:
+            yield group.number
 
 
 def _group_at(data: bytes, position: int, sequence: int) -> WalGroup | None:

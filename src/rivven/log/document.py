@@ -70,7 +70,7 @@ def unseal(data: bytes, body_type: type[T]) -> T | None:
         if envelope.version != VERSION or envelope.crc32c != f"{crc32c(bytes(envelope.body)):08x}":
             return None
         return msgspec.json.decode(envelope.body, type=body_type)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):  # text that is not UTF-8 is told by the latter
         return None
 
 

@@ -54,7 +54,8 @@ class Flush:
     cuts: int
 
     def run(self, disk: Disk, *, sync: bool) -> None:
-        if not self.block and not (sync and self.count):
+        emptied = self.count == 0 and disk.exists(self.path)
+        if not self.block and not emptied and not (sync and self.count):
             return
         file = disk.open(self.path, create=True)
         try:

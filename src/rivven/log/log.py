@@ -47,6 +47,7 @@ class Log:
         disk: Disk,
         directory: str,
         partition: TopicPartition,
+        topic_id: bytes,
         config: TopicConfig,
         segments: list[Segment],
         facts: Facts,
@@ -56,6 +57,7 @@ class Log:
         self._disk = disk
         self.directory = directory
         self.partition = partition
+        self.topic_id = topic_id
         self.config = config
         self._segments = segments
         self._bases = [segment.base_offset for segment in segments]

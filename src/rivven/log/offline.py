@@ -188,7 +188,7 @@ def open_offline(disk: Disk, files: PartitionFiles, *, facts: bool = False) -> L
     for segment in segments[:-1]:
         segment.seal()
     segments[-1].load()
-    log = Log(disk, files.directory, files.partition, files.config, segments, Facts(), files.start)
+    log = Log(disk, files.directory, files.partition, bytes(16), files.config, segments, Facts(), files.start)
     log.recovery_point = log.end
     log.advance(log.end)
     if facts:

@@ -22,10 +22,12 @@ from .compact import finish_swap
 from .config import TopicConfig
 from .log import Log
 from .segment import Segment
-from .snapshot import Facts
+from .snapshot import Facts, drop, saved
+from .topics import Topic
 from .wal import Entry, Kind, read_offset
 
 CHECKPOINT = "checkpoint.json"
+SIDE_SUFFIXES = ("idx", "tidx", "bloom")
 
 
 class Point(msgspec.Struct, frozen=True):
@@ -101,13 +103,14 @@ def recover_log(
     disk: Disk,
     directory: str,
     partition: TopicPartition,
-    config: TopicConfig,
+    topic: Topic,
     point: Point | None,
     entries: list[Entry],
     report: RecoveryReport,
     now_ms: int,
 ) -> Log:
     """Bring one partition back, or make it if it is new."""
+    config = topic.config
     entries = _without_undone(entries)
     if not disk.exists(directory):
         disk.make_dirs(directory)
@@ -118,6 +121,9 @@ def recover_log(
     known = point.start if point is not None else (segments[0].base_offset if segments else 0)
     start = max([known, *(read_offset(entry) for entry in entries if entry.kind is Kind.START)])
     crcs: dict[int, int] = {}
+    if segments and trusted is not None and segments[0].base_offset > max(trusted, start):
+        _discard(segments, report, partition, trusted)  # the names before them never reached the disk
+        segments = []
     if segments:
         segments = _check_tail(segments, trusted, crcs, report, partition, touched=bool(entries))
     else:
@@ -126,14 +132,18 @@ def recover_log(
             report.damage.append(
                 Damage(str(partition), directory, 0, start, trusted - 1, "the segment files are missing")
             )
-    log = Log(disk, directory, partition, config, segments, Facts(), start)
+    log = Log(disk, directory, partition, topic.id_bytes, config, segments, Facts(), start)
     log.recovery_point = Offset(min(trusted or start, log.end))
+    # A snapshot beyond what was synced may speak of batches that a crash took; others have their offsets since.
+    believed = log.end if trusted is None else trusted
+    drop(disk, directory, [upto for upto in saved(disk, directory) if upto > believed])
     _derive(log, point, trusted)
     _replay(log, entries, crcs, trusted or 0, report, now_ms)
     if trusted is not None and log.end < trusted:
         log.roll(trusted)  # offsets that were acknowledged are never given out again
     if log.start > log.end:
         log.roll(log.start)
+    log.drop_before(log.start)  # segments that were deleted, but whose names came back
     log.advance(log.end)
     if report.clean and trusted == log.end:
         log.names_are_durable()
@@ -165,7 +175,9 @@ def _find_segments(disk: Disk, directory: str, partition: TopicPartition, config
     names = disk.names(directory)
     bases = [int(n[:-4]) for n in names if n.endswith(".log") and n[:-4].isdigit() and len(n) == 24]
     for name in names:
-        if name.endswith(".tmp"):
+        stem, _, suffix = name.partition(".")
+        stray = suffix in SIDE_SUFFIXES and stem.isdigit() and int(stem) not in bases
+        if name.endswith(".tmp") or stray:
             disk.remove(f"{directory}/{name}")
     interval_bytes = config.index_interval_bytes
     return [Segment(disk, directory, partition, base, interval_bytes) for base in sorted(bases)]
@@ -190,14 +202,16 @@ def _check_tail(
 ) -> list[Segment]:
     """Check the segments from the one that holds the trusted offset on. Without one, only the last."""
     begin = segments[-1].base_offset if trusted is None else trusted
-    first = max((i for i, segment in enumerate(segments) if segment.base_offset <= begin), default=0)
+    # The one that ends there, too: a truncation down to a segment's end may not have reached the disk.
+    first = max((i for i, segment in enumerate(segments) if segment.base_offset < begin), default=0)
     for segment in segments[:first]:
         segment.seal()
         if trusted is None:
             segment.write_again(segment.base_offset)  # for all we know, none of it was ever synced
     for place in range(first, len(segments)):
         segment = segments[place]
-        outcome = segment.recover(begin)
+        following = segments[place + 1] if place + 1 < len(segments) else None
+        outcome = segment.recover(begin, following.base_offset if following is not None else None)
         crcs.update(outcome.crcs)
         report.batches_checked += len(outcome.crcs)
         report.damage.extend(
@@ -215,7 +229,6 @@ def _check_tail(
                 outcome.cut_reason,
             )
             report.cuts.append(cut)
-        following = segments[place + 1] if place + 1 < len(segments) else None
         if following is not None and following.base_offset != segment.next_offset:
             _discard(segments[place + 1 :], report, partition, segment.next_offset)
             return segments[: place + 1]
@@ -265,16 +278,11 @@ def _replay_append(
     if base < log.end:
         log.truncate(base)  # something else stood there: a write that a later truncation had taken back
     elif base > log.end:
-        report.damage.append(
-            Damage(
-                str(log.partition),
-                log.active.path,
-                log.active.end_bytes,
-                log.end,
-                base - 1,
-                "neither the segment nor the write-ahead log has them",
-            )
-        )
+        first = max(log.end, log.start)
+        if first < base:
+            reason = "neither the segment nor the write-ahead log has them"
+            path, position = log.active.path, log.active.end_bytes
+            report.damage.append(Damage(str(log.partition), path, position, first, base - 1, reason))
         log.roll(base)
     log.append_placed(payload, header, now_ms=now_ms)
     crcs[base] = header.crc

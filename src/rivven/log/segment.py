@@ -115,8 +115,9 @@ class Segment:
         self._times, times_bad = Index.load(self._disk, self.side(".tidx"), TIMES)
         return offsets_bad or times_bad
 
-    def recover(self, trusted_offset: int) -> Recovered:
-        """Open the file and check every batch that reaches beyond `trusted_offset`, up to the file's end.
+    def recover(self, trusted_offset: int, until: int | None = None) -> Recovered:
+        """Open the file and check every batch that reaches beyond `trusted_offset`, up to the file's end or to the
+        offset that the next segment begins at: a batch from there on is of a time before a truncation.
 
         What is bad beyond that offset was never acknowledged (or is in the write-ahead log) and is cut off. What
         is bad below it is damage: a batch whose header still makes sense stays, and reading it raises; anything
@@ -132,7 +133,7 @@ class Segment:
             self._offsets, self._times = Index(OFFSETS), Index(TIMES)
             self._resume(0)
         while True:
-            bad = self._check(length_bytes, outcome)
+            bad = self._check(length_bytes, outcome, until)
             if bad is None or not self._step_over(bad, length_bytes, trusted_offset, outcome):
                 break
         if self.end_bytes < length_bytes:
@@ -154,10 +155,12 @@ class Segment:
             position += len(data)
         self.dirty = True
 
-    def _check(self, length_bytes: int, outcome: Recovered) -> str | None:
+    def _check(self, length_bytes: int, outcome: Recovered, until: int | None) -> str | None:
         file = self._require_file()
         batches = Batches(file, self.end_bytes, length_bytes, offset_min=self.next_offset)
         for position, header, _ in batches:
+            if until is not None and header.last_offset >= until:
+                return f"offset {header.last_offset} is beyond the next segment's begin"
             outcome.crcs[header.base_offset] = header.crc
             self.note(header, position)
         return batches.bad

@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 from rivven.errors import (
     DiskFull,
@@ -30,25 +30,25 @@ from rivven.errors import (
 )
 from rivven.limits import PARTITIONS_MAX, WAL_FILE_BYTES, WAL_FILES_MAX, WAL_FIRST_FILE_BYTES, WAL_HEADER_BYTES
 from rivven.model import Offset, TopicPartition
-from rivven.ports import Buffer, Clock, Completion, Disk, Entropy, File
+from rivven.ports import Clock, Disk, Entropy
 from rivven.record import BatchHeader
 
 from . import topics as topic_files
 from .chores import Chore, ChoreList, CleanLog, PrepareSpare, SaveCheckpoint, SyncSegments
-from .commit import Commit, CommitLimits, SyncPolicy
+from .commit import CommitLimits, SyncPolicy
 from .compact import Cleaning, CleanReport
 from .config import TopicConfig
 from .document import Document
+from .journal import Journal
 from .log import NO_ROOM, Appended, Log
 from .recover import CHECKPOINT, Checkpoint, Damage, Point, RecoveryReport, recover_log
 from .retain import seals_for_retention, start_after_retention
 from .topics import Topic, TopicList
-from .wal import ENTRY, GROUP, OFFSET, Entry, Kind, Wal, WalStats, entry_prefix, read_wal
+from .wal import OFFSET, Entry, Kind, Wal, WalStats, read_wal
 
 logger = logging.getLogger(__name__)
 
 WAL = "wal"
-RETRY_US = 50_000
 LOCK = "lock"
 
 
@@ -59,24 +59,6 @@ class StoreConfig:
     wal_file_bytes: int = WAL_FILE_BYTES
     wal_first_file_bytes: int = WAL_FIRST_FILE_BYTES
     wal_files_max: int = WAL_FILES_MAX
-
-
-@dataclass(slots=True)
-class _Write:
-    """One queued entry: what to write, and whom to tell when it is done."""
-
-    log: Log
-    upto: Offset | None
-    """What becomes durable with this entry; None if it was not an append."""
-    prefix: bytes
-    payload: bytes | bytearray | memoryview
-
-
-class _Submission(NamedTuple):
-    file: File
-    buffers: list[Buffer]
-    position: int
-    sync: bool
 
 
 class Store:
@@ -90,22 +72,17 @@ class Store:
         self._lock = disk.lock(LOCK)
         self._closed: str | None = None
         self._logs: dict[TopicPartition, Log] = {}
-        self._tags: dict[Log, tuple[bytes, int]] = {}
         self._topics: dict[str, Topic] = {}
-        self._commit: Commit[_Write] = Commit(self._policy, self.config.commit)
-        self._committer = disk.committer()
-        self._under_way: _Submission | None = None
-        self._retry_us: int | None = None
-        """When to submit the group under way once more, after the disk had no room for it."""
         self._chores = ChoreList()
         self._checkpoint_wanted = False
         self._wal = Wal(disk, WAL, file_bytes=self.config.wal_file_bytes, files_max=self.config.wal_files_max)
+        self._journal = Journal(self._wal, disk.committer(), clock, self._policy, self.config.commit, self._make_room)
         self._checkpoints = Document(disk, CHECKPOINT, Checkpoint)
         self.recovery = RecoveryReport()
         try:
             self._recover()
         except BaseException:
-            self._committer.close()
+            self._journal.close()
             self._lock.release()
             raise
 
@@ -190,14 +167,13 @@ class Store:
             self._disk,
             topic_files.partition_directory(partition),
             partition,
-            topic.config,
+            topic,
             point,
             entries,
             self.recovery,
             self._clock.now_ms(),
         )
         self._logs[partition] = log
-        self._tags[log] = (topic.id_bytes, partition.partition)
 
     def _log_report(self, report: RecoveryReport) -> None:
         for cut in report.cuts:
@@ -305,7 +281,7 @@ class Store:
             self._topics[name] = topic
             raise
         for partition in topic.each():
-            self._tags.pop(self._logs.pop(partition))
+            del self._logs[partition]
         topic_files.finish_deleting(self._disk, topic)
         with suppress(DiskFull):  # the next change, or the next start, takes it off the list
             self._save_topics()
@@ -331,13 +307,9 @@ class Store:
             if done.position == 0:
                 self._checkpoint_wanted = True  # the segment before it is complete, and wants its sync
             return done
-        batch_bytes = header.batch_length + 12
-        self._commit.admit(batch_bytes)
+        self._journal.admit(len(batch))
         done = log.append(batch, header, now_ms=now_ms, leader_epoch=leader_epoch)
-        topic_id, partition = self._tags[log]
-        prefix = entry_prefix(Kind.APPEND, batch_bytes, topic_id, partition)
-        write = _Write(log, done.next_offset, prefix, batch)
-        self._commit.add(write, ENTRY.size + batch_bytes, self._clock.now_us())
+        self._journal.queue(log, Kind.APPEND, batch, upto=done.next_offset)
         return done
 
     def truncate(self, log: Log, offset: int) -> Offset:
@@ -380,18 +352,15 @@ class Store:
         """Put facts about logs into the write-ahead log, behind everything queued, and wait for the sync."""
         self.flush()
         for log, kind, offset in notes:
-            topic_id, partition = self._tags[log]
-            payload = OFFSET.pack(offset)
-            write = _Write(log, None, entry_prefix(kind, len(payload), topic_id, partition), payload)
-            self._commit.add(write, ENTRY.size + len(payload), self._clock.now_us())
+            self._journal.queue(log, kind, OFFSET.pack(offset))
         self.flush(sync=True)
 
     # Committing
 
     @property
     def waiting(self) -> int:
-        """How many writes are not durable yet."""
-        return len(self._commit) + self._commit.busy
+        """How many writes are not durable yet, a group under way counted as one."""
+        return self._journal.waiting
 
     @property
     def wal_stats(self) -> WalStats:
@@ -399,99 +368,35 @@ class Store:
 
     def fileno(self) -> int:
         """Readable when `pump` has something to take."""
-        return self._committer.fileno()
+        return self._journal.fileno()
+
+    def due_us(self) -> int | None:
+        """When `pump` should be called at the latest, on the clock's monotonic time; None if nothing is due."""
+        return self._journal.due_us()
 
     def pump(self) -> list[Log]:
         """Take the group that is done, if one is, and hand over the next. Never waits. Returns the logs whose
         durable offset moved."""
         self._require_open()
-        moved: list[Log] = []
-        if self._commit.busy and self._retry_us is None and (completion := self._committer.completed()):
-            moved = self._completed(completion)
-        if self._retry_us is not None and self._clock.now_us() >= self._retry_us:
-            self._submit()
-        self._submit_next()
-        return moved
-
-    def due_us(self) -> int | None:
-        """When `pump` should be called at the latest, on the clock's monotonic time; None if nothing is due."""
-        return self._retry_us if self._retry_us is not None else self._commit.due_us()
+        try:
+            return self._journal.pump()
+        except SyncFailed as error:
+            self._end(error, WAL)
 
     def flush(self, *, sync: bool = False) -> list[Log]:
         """Wait until everything queued is done; with `sync` also onto the medium, whatever the policy says."""
         self._require_open()
-        moved: list[Log] = []
-        while self._commit.busy or len(self._commit):
-            if not self._commit.busy:
-                self._submit_next(force=True, sync=sync)
-            elif self._retry_us is not None:
-                self._submit()
-            elif completion := self._committer.wait(1000):
-                moved += self._completed(completion)
-                if self._retry_us is not None:
-                    raise DiskFull(wanted_bytes=self._commit.waiting_bytes, path=WAL)
-        return moved
+        try:
+            return self._journal.flush(sync=sync)
+        except SyncFailed as error:
+            self._end(error, WAL)
 
-    def _submit_next(self, *, force: bool = False, sync: bool = False) -> None:
-        if self._commit.busy or not len(self._commit):
-            return
-        if not self._wal.has_room(self._commit.next_bytes() + GROUP.size):
-            if not force:
-                return  # the spare is being prepared, or a checkpoint must free a file first
-            self._make_room()
-        group = self._commit.take(self._clock.now_us(), force=force, sync=sync)
-        if group is None:
-            return
-        parts: list[Buffer] = []
-        for write in group.writes:
-            parts += (write.prefix, write.payload)
-        file, position, buffers = self._wal.frame(parts, len(group.writes))
-        self._under_way = _Submission(file, buffers, position, group.sync)
-        self._submit()
-
-    def _submit(self) -> None:
-        assert self._under_way is not None
-        self._retry_us = None
-        file, buffers, position, sync = self._under_way
-        self._committer.submit(file, buffers, position, sync=sync)
-
-    def _make_room(self) -> None:
+    def _make_room(self, bytes_min: int) -> None:
         """Without a spare at hand: finish a checkpoint if the files are all in use, and prepare one. Waits."""
         if not self._wal.needs_spare:
             self._require_no_checkpoint()
             self._checkpoint_now(clean=False)
-        self._prepare_spare_now(self._commit.next_bytes() + GROUP.size)
-
-    def _completed(self, completion: Completion) -> list[Log]:
-        if completion.error is not None:
-            self._failed(completion)
-            return []
-        group = self._commit.done()
-        stats = self._wal.stats
-        stats.groups += 1
-        stats.writes += len(group.writes)
-        stats.bytes_written += completion.bytes_written
-        if completion.synced:
-            stats.syncs += 1
-            stats.sync_us_total += completion.elapsed_us
-            stats.sync_us_max = max(stats.sync_us_max, completion.elapsed_us)
-            self._wal.synced_number = self._wal.group_number
-        moved: dict[Log, None] = {}
-        for write in group.writes:
-            if write.upto is not None:
-                write.log.advance(write.upto)
-                moved[write.log] = None
-        return list(moved)
-
-    def _failed(self, completion: Completion) -> None:
-        assert completion.error is not None
-        if completion.error.errno in NO_ROOM and not completion.failed_sync:
-            # A disk that copies on write may be full even for a file that has its zeros. Nothing was
-            # acknowledged; the same group goes to the same place when there is room again.
-            self._retry_us = self._clock.now_us() + RETRY_US
-            logger.error("no room for the write-ahead log; writers wait")
-            return
-        self._end(completion.error, WAL)
+        self._prepare_spare_now(bytes_min)
 
     def _refused(self, error: OSError, path: str, wanted_bytes: int = 0) -> NoReturn:
         if error.errno in NO_ROOM:
@@ -508,8 +413,9 @@ class Store:
         """What is due now, each begun and waiting to be `run` and then given to `finish`."""
         self._require_open()
         due: list[Chore] = []
-        if self._policy.writes and self._wal.needs_spare and self._chores.free(PrepareSpare):
-            due.append(PrepareSpare(self._wal.prepare()))
+        lacking_bytes = self._journal.lacking_bytes  # a group larger than every spare would wait for ever
+        if self._policy.writes and self._wal.needs_spare_for(lacking_bytes) and self._chores.free(PrepareSpare):
+            due.append(PrepareSpare(self._wal.prepare(self._spare_bytes(lacking_bytes))))
         wanted = self._checkpoint_wanted or self._wal.has_used
         if wanted and self._chores.free(SyncSegments, SaveCheckpoint):
             due.append(self._begin_checkpoint(clean=False))
@@ -559,8 +465,7 @@ class Store:
         self._checkpoint_wanted = False
         parts = [log.begin_checkpoint() for log in self.logs if log.needs_checkpoint]
         # A group under way is in its segments already, but only what is done may be forgotten.
-        covered = self._wal.group_number - (1 if self._commit.busy else 0)
-        return SyncSegments(self._disk, parts, covered, self._wal.current_sequence, clean)
+        return SyncSegments(self._disk, parts, self._journal.groups_done, self._wal.current_sequence, clean)
 
     def _end_sync(self, chore: SyncSegments) -> SaveCheckpoint:
         for part in chore.parts:
@@ -589,7 +494,7 @@ class Store:
     def _require_no_checkpoint(self) -> None:
         """One checkpoint at a time: an older one saved late would undo the newer."""
         if not self._chores.free(SyncSegments, SaveCheckpoint):
-            raise Overloaded(waiting_bytes=self._commit.waiting_bytes, retry_ms=100)
+            raise Overloaded(waiting_bytes=self._journal.waiting_bytes, retry_ms=100)
 
     def _checkpoint_now(self, *, clean: bool) -> None:
         following: list[Chore] = [self._begin_checkpoint(clean=clean)]
@@ -602,11 +507,14 @@ class Store:
                 raise DiskFull(wanted_bytes=0, path=CHECKPOINT) from error
             following = self.finish(chore)
 
+    def _spare_bytes(self, group_bytes: int) -> int:
+        return max(self.config.wal_file_bytes, group_bytes + WAL_HEADER_BYTES)
+
     def _prepare_spare_now(self, bytes_min: int = 0) -> None:
         """A spare at once: a small one if that will do, so that a new store starts without delay."""
         small_bytes = self.config.wal_first_file_bytes
         first = self._wal.files_in_use == 0 and bytes_min + WAL_HEADER_BYTES <= small_bytes
-        job = self._wal.prepare(small_bytes if first else None)
+        job = self._wal.prepare(small_bytes if first else self._spare_bytes(bytes_min))
         try:
             job.run()
         except OSError as error:
@@ -658,8 +566,7 @@ class Store:
         """Give the directory up as it is, without writing anything more."""
         if self._closed is None or not self._closed.startswith(("closed", "abandoned")):
             self._closed = reason
-            self._committer.close()
-            self._wal.close()
+            self._journal.close()
             self._lock.release()
 
 

@@ -20,7 +20,7 @@ from rivven.record import Record, decode
 
 from .bloom import Bloom
 from .compact import CLEAN, CLEANER, CleanerState
-from .contents import BadGroup, WalEntry, WalGroup, WalHeader, read_wal_header, wal_groups
+from .contents import BadGroup, WalEntry, WalGroup, WalHeader, read_wal_header, wal_group_numbers, wal_groups
 from .document import read_whole, unseal
 from .offline import (
     WAL,
@@ -117,18 +117,27 @@ class _WalEntries:
 
     def replay(self, end: int, start: int) -> tuple[int, tuple[int, int] | None]:
         """How many appends only the write-ahead log has, and the offsets before one of them that nobody has."""
-        undone = min((first for kind, first, _ in self if kind is Kind.TRUNCATE), default=end)
-        end = min(end, undone)
         replayed = 0
-        for kind, first, following in self:
-            if kind is Kind.TRUNCATE:
+        for first, following in self._kept():
+            if following is None:
                 end = min(end, first)
-            elif kind is Kind.APPEND and following > max(end, start):
+            elif following > max(end, start):
                 if first > max(end, start):
                     return replayed, (end, first - 1)
                 end = following
                 replayed += 1
         return replayed, None
+
+    def _kept(self) -> list[tuple[int, int | None]]:
+        """The truncations, as (offset, None), and the appends that no later truncation took back."""
+        kept: list[tuple[int, int | None]] = []
+        for kind, first, following in self:
+            if kind is Kind.TRUNCATE:
+                kept = [entry for entry in kept if entry[1] is None or entry[0] < first]
+                kept.append((first, None))
+            elif kind is Kind.APPEND:
+                kept.append((first, following))
+        return kept
 
 
 class Verification:
@@ -216,11 +225,15 @@ class Verification:
                 continue
 
     def _bad_wal_file(self, header: WalHeader) -> Finding:
-        covered = "a checkpoint covers what it held" if self._directory.clean else "what it held may be lost"
-        then = f"{covered}; start the node, then run `rivven log verify` again"
-        position = header.found_bytes if header.fault and header.fault.startswith("cut") else 0
-        severity = Severity.NOTE if self._live else Severity.PROBLEM
-        return Finding(severity, "", header.path, str(header.fault), then, position)
+        newest = max((number for number in wal_group_numbers(self._disk, header)), default=0)
+        covered = self._directory.checkpoint.group if self._directory.checkpoint is not None else 0
+        cut_short = header.length_bytes > header.found_bytes
+        position = header.found_bytes if cut_short else 0
+        if newest > covered and not self._live:
+            then = f"groups up to {newest} may be in it alone, and recovery cannot tell; keep a copy of the directory"
+            return Finding(Severity.PROBLEM, "", header.path, str(header.fault), then, position)
+        then = "nothing in it is needed: a checkpoint covers it, or it was being prepared"
+        return _note("", header.path, str(header.fault), then, position)
 
     def _groups(self, header: WalHeader, last_group: int | None) -> Generator[Finding, None, int | None]:
         """Yields findings; returns the last group's number."""

@@ -18,7 +18,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from rivven.limits import MIB, WAL_HEADER_BYTES
-from rivven.ports import Buffer, Disk, File
+from rivven.ports import Buffer, Completion, Disk, File
 from rivven.record import crc32c
 
 FILE = struct.Struct("<8sQQI")
@@ -84,7 +84,7 @@ class Wal:
 
     def __init__(self, disk: Disk, directory: str, *, file_bytes: int, files_max: int) -> None:
         self._disk = disk
-        self._directory = directory
+        self.directory = directory
         self._file_bytes = file_bytes
         self._files_max = files_max
         self._current: WalFile | None = None
@@ -105,12 +105,33 @@ class Wal:
 
     # Placing groups
 
+    def wrote(self, writes: int, completion: Completion) -> None:
+        """Account for the group that was framed last, now that it is written."""
+        stats = self.stats
+        stats.groups += 1
+        stats.writes += writes
+        stats.bytes_written += completion.bytes_written
+        if completion.synced:
+            stats.syncs += 1
+            stats.sync_us_total += completion.elapsed_us
+            stats.sync_us_max = max(stats.sync_us_max, completion.elapsed_us)
+            self.synced_number = self.group_number
+
     def has_room(self, group_bytes: int) -> bool:
         return self._fits(self._current, group_bytes) or any(self._fits(f, group_bytes) for f in self._spares)
 
     @staticmethod
     def _fits(file: WalFile | None, group_bytes: int) -> bool:
         return file is not None and file.end + group_bytes <= file.length_bytes
+
+    def sync_before_leaving(self, group_bytes: int) -> None:
+        """Sync the present file if a group of this size will leave it, and unsynced groups in it, behind: the next
+        sync is of another file. This waits, once for a file, and under `every_n_writes` alone."""
+        if self._current is None or self._fits(self._current, group_bytes) or self.synced_number == self.group_number:
+            return
+        self._current.file.sync()
+        self.stats.syncs += 1
+        self.synced_number = self.group_number
 
     def place(self, group_bytes: int) -> tuple[File, int]:
         """The file and position for a group; moves on to a spare file when this one is full."""
@@ -150,6 +171,10 @@ class Wal:
     def needs_spare(self) -> bool:
         return not self._spares and self.files_in_use < self._files_max
 
+    def needs_spare_for(self, lacking_bytes: int) -> bool:
+        """Whether to make one more: there is none, or a group waits that is too large for all there are."""
+        return self.needs_spare or (lacking_bytes > 0 and self.files_in_use < self._files_max)
+
     @property
     def files_in_use(self) -> int:
         return len(self._used) + (self._current is not None)
@@ -170,7 +195,7 @@ class Wal:
         free = next((file for file in self._free if file.length_bytes >= wanted), None)
         if free is not None:
             self._free.remove(free)
-        return Prepare(self._disk, self._directory, sequence, wanted, free)
+        return Prepare(self._disk, self.directory, sequence, wanted, free)
 
     def prepared(self, job: Prepare) -> None:
         assert job.made is not None
@@ -260,21 +285,28 @@ def read_wal(disk: Disk, directory: str, after_group: int | None, *, headers_onl
             data = memoryview(file.read(WAL_HEADER_BYTES if headers_only else length_bytes, 0))
             found = WalFile(file, _file_sequence(data), length_bytes)
             content.files.append(found)
-            content.last_sequence = max(content.last_sequence, found.sequence)
+            # Its name counts too: a file that was never finished has no sequence, but must not be made over.
+            named = int(name[:-4]) if name[:-4].isdecimal() else 0
+            content.last_sequence = max(content.last_sequence, found.sequence, named)
             if found.sequence:
                 datas.append((found, data))
     found_groups = [group for wal_file, data in datas for group in _groups_in(wal_file, data, content)]
     # In the order of their numbers: two files may have been made ready in another order than they were used in.
-    for number, synced, count, body, place in sorted(found_groups, key=lambda group: group[0]):
+    found_groups.sort(key=lambda group: group[0])
+    proven = max((synced for _, synced, _, _, _ in found_groups), default=0)
+    for number, _, count, body, place in found_groups:
         last = content.last_group
         if last is not None and number <= last:
             continue
         if last is not None and number > last + 1:
-            if synced <= last:
+            if proven <= last:
                 break  # not damage: under `every_n_writes` a power loss may take the one and leave the other
             content.damage.append(f"{place}: group(s) {last + 1} to {number - 1}, due before, are unreadable")
         content.groups.append((number, body, count))
         content.last_group = number
+    if found_groups:
+        # What was left out counts too: its number must not be given out again while its file may come back.
+        content.last_group = max(content.last_group or 0, found_groups[-1][0])
     return content
 
 

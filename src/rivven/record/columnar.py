@@ -62,7 +62,7 @@ def to_arrow(
     return pa.RecordBatch.from_arrays([_array(name, found) for name in names], names=list(names))
 
 
-def _array(name: str, found: Columns) -> pa.Array:
+def _array(name: str, found: Columns) -> pa.Array[Any]:
     import pyarrow as pa
 
     if name == "offset":
@@ -76,13 +76,13 @@ def _array(name: str, found: Columns) -> pa.Array:
     return _binary(pa.binary(), found.rows, column)
 
 
-def _fixed(kind: pa.DataType, count: int, data: bytearray) -> pa.Array:
+def _fixed(kind: pa.DataType, count: int, data: bytearray) -> pa.Array[Any]:
     import pyarrow as pa
 
     return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(data)])
 
 
-def _binary(kind: pa.DataType, count: int, column: Binary) -> pa.Array:
+def _binary(kind: pa.DataType, count: int, column: Binary) -> pa.Array[Any]:
     import pyarrow as pa
 
     validity = None if column.validity is None else pa.py_buffer(column.validity)
@@ -90,14 +90,14 @@ def _binary(kind: pa.DataType, count: int, column: Binary) -> pa.Array:
     return pa.Array.from_buffers(kind, count, buffers)
 
 
-def _headers(found: Columns) -> pa.Array:
+def _headers(found: Columns) -> pa.Array[Any]:
     import pyarrow as pa
 
     assert found.header_offsets is not None, "the selection asked for them"
     assert found.header_names is not None
     assert found.header_values is not None
     total = len(found.header_names.offsets) // 4 - 1
-    fields = [pa.field("key", pa.string()), pa.field("value", pa.binary())]
+    fields: list[pa.Field[Any]] = [pa.field("key", pa.string()), pa.field("value", pa.binary())]
     pairs = pa.StructArray.from_arrays(
         [_binary(pa.string(), total, found.header_names), _binary(pa.binary(), total, found.header_values)],
         fields=fields,

@@ -1,0 +1,99 @@
+"""Values as text that is safe on a terminal and in JSON: bytes, times, sizes, and how wide a text is."""
+
+from __future__ import annotations
+
+import unicodedata
+from datetime import UTC, datetime
+
+ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+def readable(data: bytes | None) -> str:
+    """UTF-8 if all of it can be printed (line ends and tabs escaped), else hex; nothing that moves a cursor."""
+    if data is None:
+        return "null"
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return f"0x{data.hex()}"
+    escaped = "".join(ESCAPES.get(char, char) for char in text)
+    return escaped if escaped.isprintable() else f"0x{data.hex()}"
+
+
+def harmless(text: str) -> str:
+    """A name from a disk that somebody else may have chosen."""
+    return text if text.isprintable() else ascii(text)
+
+
+def as_json(data: bytes | None) -> tuple[str | None, str | None]:
+    """(text, encoding) for JSON: "utf-8", "hex", or null for both."""
+    if data is None:
+        return None, None
+    try:
+        return data.decode(), "utf-8"
+    except UnicodeDecodeError:
+        return data.hex(), "hex"
+
+
+def when(timestamp_ms: int, *, short: bool = False) -> str:
+    """A time in UTC. What lies outside the calendar stays a number."""
+    if timestamp_ms < 0:
+        return "-"
+    try:
+        moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return str(timestamp_ms)
+    text = moment.strftime("%Y-%m-%d %H:%M:%S")
+    return text if short else f"{text}.{timestamp_ms % 1000:03d}"
+
+
+def parse_when(text: str) -> int:
+    """Milliseconds since 1970, or an ISO 8601 time, which is UTC unless it says otherwise. ValueError otherwise."""
+    if text.lstrip("-").isdigit():
+        return int(text)
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return int(moment.timestamp() * 1000)
+
+
+def sized(count: int) -> str:
+    """Bytes for people: 999 B, 1.5 KiB, 12 MiB."""
+    if count < 1024:
+        return f"{count} B"
+    value = float(count)
+    for unit in ("KiB", "MiB", "GiB", "TiB"):
+        value /= 1024
+        if value < 1024:
+            break
+    return f"{value:.1f} {unit}" if value < 10 else f"{value:.0f} {unit}"
+
+
+def counted(count: int, noun: str, plural: str | None = None) -> str:
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+def cells(text: str) -> int:
+    """How many columns a text takes on a terminal."""
+    if text.isascii():
+        return len(text)
+    return sum(_char_cells(char) for char in text)
+
+
+def _char_cells(char: str) -> int:
+    if unicodedata.combining(char):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+
+
+def shortened(text: str, width: int) -> str:
+    """The text within `width` columns, with an ellipsis where it was cut."""
+    if cells(text) <= width:
+        return text
+    kept, used = [], 0
+    for char in text:
+        used += _char_cells(char)
+        if used > width - 1:
+            break
+        kept.append(char)
+    return "".join(kept) + "…"

@@ -1,0 +1,183 @@
+"""The write-ahead log in motion: writes are queued, go to the disk in groups, and are acknowledged.
+
+`queue` takes an entry that is already in its segment; `pump` hands the next group to the committer and takes a
+finished one back, which makes its batches durable and visible. Nothing waits but `flush`.
+
+A sync or write that fails raises `SyncFailed`, after which the journal must not be used: what the cache holds can
+no longer be trusted to reach the medium. Only a full disk is forgiven, since a refused write was never synced:
+the same group goes to the same place until there is room.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import NamedTuple
+
+from rivven.errors import DiskFull, SyncFailed
+from rivven.model import Offset
+from rivven.ports import Buffer, Clock, Committer, Completion, File
+
+from .commit import Commit, CommitLimits, SyncPolicy
+from .log import NO_ROOM, Log
+from .wal import ENTRY, GROUP, Kind, Wal, entry_prefix
+
+logger = logging.getLogger(__name__)
+
+RETRY_US = 50_000
+"""How long a group waits that the disk had no room for."""
+WAIT_MS = 1000
+
+
+class Write(NamedTuple):
+    """One queued entry: what to write, and what is durable once it is written."""
+
+    log: Log
+    upto: Offset | None
+    """None if it was not an append."""
+    prefix: bytes
+    payload: Buffer
+
+
+class _Submission(NamedTuple):
+    file: File
+    buffers: list[Buffer]
+    position: int
+    sync: bool
+
+
+class Journal:
+    def __init__(
+        self,
+        wal: Wal,
+        committer: Committer,
+        clock: Clock,
+        policy: SyncPolicy,
+        limits: CommitLimits,
+        make_room: Callable[[int], None],
+    ) -> None:
+        """`make_room` is called when a flush needs a write-ahead file with so many bytes free; it may wait."""
+        self._wal = wal
+        self._committer = committer
+        self._clock = clock
+        self._commit: Commit[Write] = Commit(policy, limits)
+        self._make_room = make_room
+        self._under_way: _Submission | None = None
+        self._retry_us: int | None = None
+        """When to submit the group under way once more, after the disk had no room for it."""
+
+    # Queueing
+
+    def admit(self, batch_bytes: int) -> None:
+        """Raise `Overloaded` if too much waits already."""
+        self._commit.admit(batch_bytes)
+
+    def queue(self, log: Log, kind: Kind, payload: Buffer, *, upto: Offset | None = None) -> None:
+        """The payload must not change until it is durable."""
+        prefix = entry_prefix(kind, len(payload), log.topic_id, log.partition.partition)
+        self._commit.add(Write(log, upto, prefix, payload), ENTRY.size + len(payload), self._clock.now_us())
+
+    @property
+    def waiting(self) -> int:
+        """How many writes are not durable yet, a group under way counted as one."""
+        return len(self._commit) + self._commit.busy
+
+    @property
+    def waiting_bytes(self) -> int:
+        return self._commit.waiting_bytes
+
+    @property
+    def lacking_bytes(self) -> int:
+        """What the next group needs and no write-ahead file has room for; 0 if it has room, or there is none."""
+        return 0 if not len(self._commit) or self._wal.has_room(self._next_bytes()) else self._next_bytes()
+
+    @property
+    def groups_done(self) -> int:
+        """The number of the last group that is wholly written."""
+        return self._wal.group_number - self._commit.busy
+
+    # Committing
+
+    def fileno(self) -> int:
+        """Readable when `pump` has something to take."""
+        return self._committer.fileno()
+
+    def due_us(self) -> int | None:
+        """When `pump` should be called at the latest, on the clock's monotonic time; None if nothing is due."""
+        return self._retry_us if self._retry_us is not None else self._commit.due_us()
+
+    def pump(self) -> list[Log]:
+        """Take the group that is done, if one is, and hand over the next. Never waits. Returns the logs whose
+        durable offset moved."""
+        moved: list[Log] = []
+        if self._commit.busy and self._retry_us is None and (completion := self._committer.completed()):
+            moved = self._completed(completion)
+        if self._retry_us is not None and self._clock.now_us() >= self._retry_us:
+            self._submit()
+        if not self._commit.busy and len(self._commit) and self._wal.has_room(self._next_bytes()):
+            self._take()  # without room the spare is being prepared, or a checkpoint must free a file first
+        return moved
+
+    def flush(self, *, sync: bool = False) -> list[Log]:
+        """Wait until everything queued is done; with `sync` also onto the medium, whatever the policy says."""
+        moved: list[Log] = []
+        while self._commit.busy or len(self._commit):
+            if not self._commit.busy:
+                if not self._wal.has_room(self._next_bytes()):
+                    self._make_room(self._next_bytes())
+                self._take(force=True, sync=sync)
+            elif self._retry_us is not None:
+                self._submit()
+            elif completion := self._committer.wait(WAIT_MS):
+                moved += self._completed(completion)
+                if self._retry_us is not None:
+                    raise DiskFull(wanted_bytes=self._commit.waiting_bytes, path=self._wal.directory)
+        return moved
+
+    def _next_bytes(self) -> int:
+        return self._commit.next_bytes() + GROUP.size
+
+    def _take(self, *, force: bool = False, sync: bool = False) -> None:
+        group = self._commit.take(self._clock.now_us(), force=force, sync=sync)
+        if group is None:
+            return
+        parts: list[Buffer] = []
+        for _, _, prefix, payload in group.writes:
+            parts += (prefix, payload)
+        try:
+            self._wal.sync_before_leaving(GROUP.size + group.size_bytes)
+        except OSError as error:
+            self._failed(error, in_sync=True)
+        file, position, buffers = self._wal.frame(parts, len(group.writes))
+        self._under_way = _Submission(file, buffers, position, group.sync)
+        self._submit()
+
+    def _submit(self) -> None:
+        assert self._under_way is not None
+        self._retry_us = None
+        file, buffers, position, sync = self._under_way
+        self._committer.submit(file, buffers, position, sync=sync)
+
+    def _completed(self, completion: Completion) -> list[Log]:
+        if completion.error is not None:
+            self._failed(completion.error, in_sync=completion.failed_sync)
+            return []
+        group = self._commit.done()
+        self._wal.wrote(len(group.writes), completion)
+        moved: dict[Log, None] = {}
+        for log, upto, _, _ in group.writes:
+            if upto is not None:
+                log.advance(upto)
+                moved[log] = None
+        return list(moved)
+
+    def _failed(self, error: OSError, *, in_sync: bool) -> None:
+        if in_sync or error.errno not in NO_ROOM:
+            raise SyncFailed(path=self._wal.directory, reason=str(error)) from error
+        # A disk that copies on write may be full even for a file that has its zeros.
+        self._retry_us = self._clock.now_us() + RETRY_US
+        logger.error("no room for the write-ahead log; writers wait")
+
+    def close(self) -> None:
+        self._committer.close()
+        self._wal.close()
