@@ -1,13 +1,12 @@
 """What does one durable group cost, and what do a thousand syncs or reads? Each way that we have.
 
-`python bench/commit.py` prints one JSON line per result; `run()` returns them. The rounds of the candidates
+The rounds of the candidates
 are interleaved and each figure is the median of its rounds, since whatever else the machine does falls on all
 alike. The files lie below the current directory, which therefore has to be on the disk that is meant.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
 import tempfile
@@ -38,7 +37,8 @@ Commit = Callable[[SystemFile, int], None]
 Way = tuple[str, str]
 
 
-def run() -> list[dict[str, Any]]:
+def run(*, quick: bool = False) -> list[dict[str, Any]]:
+    del quick  # it is short as it is
     with tempfile.TemporaryDirectory(prefix=".bench-commit-", dir=".") as root:
         return [*committers(root), *batches(root)]
 
@@ -212,8 +212,3 @@ def _zero_filled(disk: SystemDisk) -> SystemFile:
         file.write(bytes(MIB), position)
     file.sync()
     return file
-
-
-if __name__ == "__main__":
-    for result in run():
-        print(json.dumps(result))

@@ -1,16 +1,15 @@
-"""What does one record cost between its batch, its tuple and its Arrow row? One JSON line per measurement.
+"""What does one record cost between its batch, its tuple and its Arrow row?
 
-python bench/record.py [--quick]
+Each figure is the median of many rounds; the best round stands beside it, since a busy machine disturbs it least.
 """
 
 from __future__ import annotations
 
 import gc
-import json
 import statistics
-import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pyarrow as pa
 
@@ -20,24 +19,40 @@ from rivven.record import Codec
 RECORDS = 10_000
 BATCHES_SMALL = 10_000
 VALUE_BYTES = 100
-ROUNDS = 3 if "--quick" in sys.argv else 21
-REPEATS = 1 if "--quick" in sys.argv else 5
+TARGETS_NS = {"encode": 60, "decode": 250, "to_arrow": 40}
+
+Result = dict[str, Any]
 
 
-def measure(bench: str, act: Callable[[], object], *, units: int, unit: str = "record") -> None:
-    """The median of many rounds per unit, and the best round, which a busy machine disturbs least."""
-    for _ in range(3):
-        act()
-    times_ns = []
-    for _ in range(ROUNDS):
-        gc.collect()
-        start = time.perf_counter_ns()
-        for _ in range(REPEATS):
+def run(*, quick: bool = False) -> list[Result]:
+    pa.set_cpu_count(1)
+    meter = Meter(rounds=3 if quick else 21, repeats=1 if quick else 5)
+    for part in (records, projections, codecs, batches, bytes_only):
+        part(meter)
+    return meter.results
+
+
+class Meter:
+    def __init__(self, *, rounds: int, repeats: int) -> None:
+        self._rounds = rounds
+        self._repeats = repeats
+        self.results: list[Result] = []
+
+    def measure(self, bench: str, act: Callable[[], object], *, units: int, unit: str = "record") -> None:
+        for _ in range(3):
             act()
-        times_ns.append((time.perf_counter_ns() - start) / REPEATS / units)
-    median_ns, best_ns = round(statistics.median(times_ns), 1), round(min(times_ns), 1)
-    line = {"bench": bench, "native": record.NATIVE, f"ns_per_{unit}": median_ns, f"best_ns_per_{unit}": best_ns}
-    print(json.dumps(line))
+        times_ns = []
+        for _ in range(self._rounds):
+            gc.collect()
+            start = time.perf_counter_ns()
+            for _ in range(self._repeats):
+                act()
+            times_ns.append((time.perf_counter_ns() - start) / self._repeats / units)
+        median_ns, best_ns = statistics.median(times_ns), min(times_ns)
+        result = {"bench": bench, "unit": f"ns/{unit}", "value": round(median_ns, 1), "best": round(best_ns, 1)}
+        if record.NATIVE and bench in TARGETS_NS:
+            result |= {"target": TARGETS_NS[bench], "met": median_ns <= TARGETS_NS[bench]}
+        self.results.append(result if record.NATIVE else result | {"native": False})
 
 
 def new_records(*, headers: bool = False) -> list[record.NewRecord]:
@@ -46,34 +61,34 @@ def new_records(*, headers: bool = False) -> list[record.NewRecord]:
     return [(1_700_000_000_000 + place // 7, f"key-{place:08d}".encode(), value, pairs) for place in range(RECORDS)]
 
 
-def records() -> None:
+def records(meter: Meter) -> None:
     for name, rows in (("", new_records()), ("_headers", new_records(headers=True))):
         batch = record.encode(rows)
         arrow = record.to_arrow(batch)
-        measure(f"encode{name}", lambda rows=rows: record.encode(rows), units=RECORDS)
-        measure(f"decode{name}", lambda batch=batch: record.decode(batch), units=RECORDS)
-        measure(f"to_arrow{name}", lambda batch=batch: record.to_arrow(batch), units=RECORDS)
-        measure(f"from_arrow{name}", lambda arrow=arrow: record.from_arrow(arrow), units=RECORDS)
+        meter.measure(f"encode{name}", lambda rows=rows: record.encode(rows), units=RECORDS)
+        meter.measure(f"decode{name}", lambda batch=batch: record.decode(batch), units=RECORDS)
+        meter.measure(f"to_arrow{name}", lambda batch=batch: record.to_arrow(batch), units=RECORDS)
+        meter.measure(f"from_arrow{name}", lambda arrow=arrow: record.from_arrow(arrow), units=RECORDS)
 
 
-def projections() -> None:
+def projections(meter: Meter) -> None:
     batch = record.encode(new_records())
-    measure("to_arrow_value_only", lambda: record.to_arrow(batch, columns=["value"]), units=RECORDS)
-    measure("to_arrow_one_key", lambda: record.to_arrow(batch, key=b"key-00000007"), units=RECORDS)
+    meter.measure("to_arrow_value_only", lambda: record.to_arrow(batch, columns=["value"]), units=RECORDS)
+    meter.measure("to_arrow_one_key", lambda: record.to_arrow(batch, key=b"key-00000007"), units=RECORDS)
     kept = record.decode(batch)[::2]
-    measure("rewrite_half", lambda: record.rewrite(batch, kept), units=len(kept))
+    meter.measure("rewrite_half", lambda: record.rewrite(batch, kept), units=len(kept))
 
 
-def codecs() -> None:
+def codecs(meter: Meter) -> None:
     rows = new_records()
     for codec in Codec:
         batch = record.encode(rows, codec=codec)
         name = codec.name.lower()
-        measure(f"encode_{name}", lambda codec=codec: record.encode(rows, codec=codec), units=RECORDS)
-        measure(f"decode_{name}", lambda batch=batch: record.decode(batch), units=RECORDS)
+        meter.measure(f"encode_{name}", lambda codec=codec: record.encode(rows, codec=codec), units=RECORDS)
+        meter.measure(f"decode_{name}", lambda batch=batch: record.decode(batch), units=RECORDS)
 
 
-def batches() -> None:
+def batches(meter: Meter) -> None:
     """What a log does to batches of one record each, the smallest there are."""
     rows = new_records()[:1]
     small = b"".join(record.encode(rows, base_offset=offset) for offset in range(BATCHES_SMALL))
@@ -91,20 +106,13 @@ def batches() -> None:
         "decode_one": lambda: [record.decode(one) for _ in range(count)],
     }
     for bench, act in walks.items():
-        measure(bench, act, units=count, unit="batch")
+        meter.measure(bench, act, units=count, unit="batch")
 
 
-def bytes_only() -> None:
+def bytes_only(meter: Meter) -> None:
     block = bytes(1 << 20)
-    measure("crc32c_1mib", lambda: record.crc32c(block), units=len(block) // 1024, unit="kib")
+    meter.measure("crc32c_1mib", lambda: record.crc32c(block), units=len(block) // 1024, unit="kib")
     key = b"key-00000007"
-    measure("partition_for_key", lambda: [record.partition_for_key(key, 12) for _ in range(RECORDS)], units=RECORDS)
-
-
-if __name__ == "__main__":
-    pa.set_cpu_count(1)
-    records()
-    projections()
-    codecs()
-    batches()
-    bytes_only()
+    meter.measure(
+        "partition_for_key", lambda: [record.partition_for_key(key, 12) for _ in range(RECORDS)], units=RECORDS
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -225,26 +225,27 @@ def at_every_halt(
     act: Callable[[World], object],
     check: Callable[[World], None],
     *,
-    ends: Sequence[str] = ("crash", "kill"),
+    seeds: int = 2,
     stride: int = 1,
 ) -> int:
-    """Play `act` and stop it after 0, 1, 2... operations; end each life one way or another, reopen, and check.
+    """Play `act` and stop it after 0, 1, 2... operations; let the power or the process go, reopen, and check.
     Returns how many operations `act` takes."""
     operations = 0
     while True:
         finished = False
-        for end in ends:
-            world = build(operations)
-            world.disk.halt_after(operations)
-            try:
-                act(world)
-                finished = True
-            except Halted:
-                pass
-            world.disk.kill() if end == "kill" else world.disk.crash()
-            world.open()
-            check(world)
-            world.store.close()
+        for seed in range(seeds):
+            for end in ("crash", "kill"):
+                world = build(operations * seeds + seed)
+                world.disk.halt_after(operations)
+                try:
+                    act(world)
+                    finished = True
+                except Halted:
+                    pass
+                world.end(end)
+                world.open()
+                check(world)
+                world.store.close()
         if finished:
             return operations
         operations += stride

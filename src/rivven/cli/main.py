@@ -18,7 +18,7 @@ import typer
 from rivven import __version__
 from rivven.errors import BadDirectory, DirectoryLocked, DiskFull, InvalidTopic, RivvenError, UnknownTopic
 
-from . import log
+from .log import app as log_app
 
 USAGE = 2
 INTERRUPTED = 130
@@ -32,7 +32,7 @@ app = typer.Typer(
     rich_markup_mode=None,  # plain help: rich takes a moment to load
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.add_typer(log.app, name="log")
+app.add_typer(log_app, name="log")
 
 
 def _show_version(wanted: bool) -> None:
@@ -43,7 +43,7 @@ def _show_version(wanted: bool) -> None:
 
 @app.callback()
 def _root(
-    version: Annotated[  # noqa: ARG001
+    version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:

@@ -62,7 +62,9 @@ class Column:
     """Gives way, with an ellipsis, where the terminal is too narrow."""
 
 
-def show_table(columns: Sequence[Column], rows: Iterable[Sequence[str]], *, total: Sequence[str] | None = None) -> None:
+def show_table(
+    columns: Sequence[Column], rows: Iterable[Sequence[str]], *, total: Sequence[str] | None = None
+) -> None:
     """Rows under their titles, with rules on a terminal and without elsewhere; a row of totals may end it."""
     body = [list(map(str, row)) for row in rows]
     everything = [[column.title for column in columns], *body, *([list(total)] if total else [])]

@@ -61,12 +61,9 @@ def sized(count: int) -> str:
     """Bytes for people: 999 B, 1.5 KiB, 12 MiB."""
     if count < 1024:
         return f"{count} B"
-    value = float(count)
-    for unit in ("KiB", "MiB", "GiB", "TiB"):
-        value /= 1024
-        if value < 1024:
-            break
-    return f"{value:.1f} {unit}" if value < 10 else f"{value:.0f} {unit}"
+    power = min(4, (count.bit_length() - 1) // 10)
+    value = count / 1024**power
+    return f"{value:.{int(value < 10)}f} {'BKMGT'[power]}iB"
 
 
 def counted(count: int, noun: str, plural: str | None = None) -> str:

@@ -6,7 +6,7 @@ from .compact import CleanReport
 from .config import KEYS, TopicConfig
 from .contents import FileContent, read_content
 from .log import Appended, Log
-from .lookup import KeyLookup, Match, find_offset, find_timestamp
+from .lookup import KeyLookup, Match, check_offset, find_offset, find_timestamp
 from .offline import (
     DataDirectory,
     PartitionFiles,
@@ -59,6 +59,7 @@ __all__ = [
     "WalStats",
     "WalkedBatch",
     "Wanted",
+    "check_offset",
     "clean_log",
     "find_offset",
     "find_timestamp",

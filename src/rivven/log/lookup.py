@@ -13,7 +13,7 @@ from rivven.errors import CorruptLog, Malformed, OffsetOutOfRange
 from rivven.limits import COMPACT_KEY_BYTES_MAX, COMPACT_KEYS_MAX
 from rivven.model import TopicPartition
 from rivven.ports import Disk
-from rivven.record import CODEC_MASK, BatchHeader, Record, decode, parse_header
+from rivven.record import CODEC_MASK, HEADER_BYTES, BatchHeader, Record, decode, parse_header
 
 from .bloom import Bloom
 from .log import Log
@@ -155,7 +155,7 @@ def _carries_keys(item: WalkedBatch | Unreadable) -> bool:
 def batch_at(disk: Disk, path: str, position: int) -> bytes:
     file = disk.open(path)
     try:
-        header = parse_header(file.read(61, position))
+        header = parse_header(file.read(HEADER_BYTES, position))
         return file.read(header.batch_bytes, position)
     finally:
         file.close()
@@ -166,14 +166,23 @@ def batch_at(disk: Disk, path: str, position: int) -> bytes:
 
 def find_offset(disk: Disk, files: PartitionFiles, offset: int) -> Match | None:
     """The record at `offset`, or where compaction took it the next one; `OffsetOutOfRange` outside the log."""
+    return _first_at(disk, files, check_offset(disk, files, offset), offset) if files.segments else None
+
+
+def check_offset(disk: Disk, files: PartitionFiles, offset: int) -> Log:
+    """The log, if it holds `offset`; else `OffsetOutOfRange`."""
     log = open_offline(disk, files)
     if not log.start <= offset < log.end:
-        raise OffsetOutOfRange(offset=offset, partition=files.partition, start=log.start, end=log.end - 1)
-    return _first_at(disk, files, log, offset)
+        raise OffsetOutOfRange(
+            offset=offset, partition=files.partition, start=log.start, end=max(log.start, log.end - 1)
+        )
+    return log
 
 
 def find_timestamp(disk: Disk, files: PartitionFiles, timestamp_ms: int) -> Match | None:
     """The first record at or after a time, in the order of the log."""
+    if not files.segments:
+        return None
     log = open_offline(disk, files)
     found = log.offset_for_timestamp(timestamp_ms)
     return None if found is None else _first_at(disk, files, log, found[0])

@@ -208,6 +208,7 @@ class WalkedBatch:
     header: BatchHeader
     data: memoryview
     fault: str | None = None
+    crc_ok: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,12 +234,20 @@ def walk_batches(
         position, offset_min = batches.position, batches.next_offset
         if (header := _damaged_at(file, position, end)) is not None:
             data = memoryview(file.read(header.batch_bytes, position))
-            yield WalkedBatch(position, header, data, batches.bad)
+            yield WalkedBatch(position, header, data, batches.bad, _crc_ok(data))
             position, offset_min = position + header.batch_bytes, header.next_offset
             continue
         following = _next_batch(file, position + 1, end, offset_min)
         yield Unreadable(position, following - position, batches.bad)
         position = following
+
+
+def _crc_ok(data: memoryview) -> bool:
+    try:
+        validate(data)
+    except (Malformed, BatchTooLarge):
+        return False
+    return True
 
 
 def _damaged_at(file: File, position: int, end: int) -> BatchHeader | None:

@@ -125,7 +125,7 @@ def recover_log(
         _discard(segments, report, partition, trusted)  # the names before them never reached the disk
         segments = []
     if segments:
-        segments = _check_tail(segments, trusted, crcs, report, partition, touched=bool(entries))
+        segments = _check_tail(segments, trusted, crcs, report, partition, start=start, touched=bool(entries))
     else:
         segments = [_first_segment(disk, directory, partition, config, trusted if trusted is not None else start)]
         if trusted is not None and trusted > start:
@@ -198,24 +198,27 @@ def _check_tail(
     report: RecoveryReport,
     partition: TopicPartition,
     *,
+    start: int,
     touched: bool,
 ) -> list[Segment]:
     """Check the segments from the one that holds the trusted offset on. Without one, only the last."""
     begin = segments[-1].base_offset if trusted is None else trusted
     # The one that ends there, too: a truncation down to a segment's end may not have reached the disk.
-    first = max((i for i, segment in enumerate(segments) if segment.base_offset < begin), default=0)
-    for segment in segments[:first]:
+    checked = max((i for i, segment in enumerate(segments) if segment.base_offset < begin), default=0)
+    for segment in segments[:checked]:
         segment.seal()
         if trusted is None:
             segment.write_again(segment.base_offset)  # for all we know, none of it was ever synced
-    for place in range(first, len(segments)):
+    for place in range(checked, len(segments)):
         segment = segments[place]
         following = segments[place + 1] if place + 1 < len(segments) else None
         outcome = segment.recover(begin, following.base_offset if following is not None else None)
         crcs.update(outcome.crcs)
         report.batches_checked += len(outcome.crcs)
         report.damage.extend(
-            Damage(str(partition), segment.path, position, a, b, reason) for a, b, position, reason in outcome.damage
+            Damage(str(partition), segment.path, position, max(first, start), last, reason)
+            for first, last, position, reason in outcome.damage
+            if last >= start  # what was deleted is no loss
         )
         if touched or segment.next_offset > begin:
             segment.write_again(begin)

@@ -201,14 +201,19 @@ class Segment:
             return "the indexes disagree"
         before = self._times.last()
         self.max_timestamp_ms = before[0] if before is not None else NO_TIMESTAMP
+        if last is not None and not self._begins_at(position, self.next_offset):
+            return "it points to another batch, or to none"
         batches = Batches(self._require_file(), position, trusted, verify=False, offset_min=self.next_offset)
-        for place, (at, header, _) in enumerate(batches):
-            if place == 0 and last is not None and header.base_offset != self.next_offset:
-                return "it points to another batch"
+        for at, header, _ in batches:
             self.note(header, at)
-        if batches.bad is not None and last is not None and self.end_bytes == position:
-            return f"it points to no batch ({batches.bad})"
         return None
+
+    def _begins_at(self, position: int, offset: int) -> bool:
+        """Whether a batch with this base offset stands there; after a crash an index may be of other content."""
+        try:
+            return parse_header(self._require_file().read(HEADER_BYTES, position)).base_offset == offset
+        except Malformed:
+            return False
 
     def _rebuild(self, trusted: int, problem: str) -> None:
         file = self._require_file()

@@ -114,7 +114,7 @@ class Store:
                 point = _point_of(checkpoint, topic, partition)
                 self._open_log(topic, partition, point, by_partition.get(partition, []))
         self._wal.adopt(content.files, content.last_group or 0, content.last_sequence)
-        for directory in ("", topic_files.TOPICS):
+        for directory in ("", WAL, topic_files.TOPICS):
             self._disk.sync_dir(directory)
         self._checkpoint_now(clean=False)
         if self._policy.writes:

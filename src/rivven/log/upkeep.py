@@ -157,6 +157,7 @@ class Rebuilt:
 
     partition: str
     path: str
+    base_offset: int
     was: str
     """What the indexes were before: "good", "missing", or what was wrong with them."""
     length_bytes: int
@@ -181,8 +182,9 @@ def rebuild_indexes(disk: Disk, files: PartitionFiles, seen: Seen = lambda _: No
         seen(each.length_bytes)
         was = _state_before(before, entries)
         segment.open_file().close()
+        unindexed_bytes = each.length_bytes - segment.end_bytes
         yield Rebuilt(
-            str(files.partition), each.path, was, each.length_bytes, entries, each.length_bytes - segment.end_bytes
+            str(files.partition), each.path, each.base_offset, was, each.length_bytes, entries, unindexed_bytes
         )
     disk.sync_dir(files.directory)
 
