@@ -138,3 +138,12 @@ class BadDirectory(RivvenError, code=25):
     """A data directory that this version cannot use as it stands."""
 
     message = "{path}: {reason}"
+
+
+# Serving
+
+
+class NotYet(RivvenError, code=30):
+    """A request that this version understands and does not serve."""
+
+    message = "{request} is not served by this version"

@@ -41,7 +41,7 @@ WAL_FILES_MAX = 8
 """How many write-ahead files may be in use before writers wait for a checkpoint."""
 
 # A node
-TOPIC_NAME_CHARS_MAX = 249
+TOPIC_NAME_CHARS_MAX = 255
 PARTITIONS_PER_TOPIC_MAX = 100_000
 PARTITIONS_MAX = 200_000
 

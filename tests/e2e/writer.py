@@ -5,8 +5,9 @@ pipe to its end knows everything that was promised, however the process ended:
 
     ready <pid>
     ack <topic> <partition> <base offset> <count> <first value>
-    full <topic> <partition> <first value>          the batch was refused for want of room; its values are not used again
-    read <records>                                  after a refusal: how many records could be read back
+    full <topic> <partition> <first value>          refused for want of room; its values are not used again
+    read <records>                                  after a refusal, or with --read: how many records there are
+    refused                                         the topic, at first, for want of room
     cleaned <passes>
     done
 
@@ -48,7 +49,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--segment-bytes", type=int, default=4096)
     parser.add_argument("--wal-file-bytes", type=int, default=64 * 1024)
     parser.add_argument("--compact", action="store_true", help="a compacted topic, cleaned all the time")
-    parser.add_argument("--on-full", choices=("end", "retry", "ask"), default="end", help="ask: wait for a line on stdin")
+    parser.add_argument(
+        "--on-full", choices=("end", "retry", "ask"), default="end", help="ask: wait for a line on stdin"
+    )
+    parser.add_argument("--read", action="store_true", help="count the records at the end")
     return parser.parse_args()
 
 
@@ -76,7 +80,7 @@ class Program:
                 configs = {"segment.bytes": str(options.segment_bytes), "index.interval.bytes": "512"}
                 if options.compact:
                     configs["cleanup.policy"] = "compact"
-                self.store.create_topic(options.topic, options.partitions, configs)
+                self.create_topic(configs)
             say(f"ready {os.getpid()}")
             threads = [threading.Thread(target=self.guard, args=(number,)) for number in range(options.threads)]
             for thread in threads:
@@ -87,7 +91,18 @@ class Program:
                 thread.join()
             if self.failure is not None:
                 raise self.failure
+            if options.read:
+                self.read()
         say("done")
+
+    def create_topic(self, configs: dict[str, str]) -> None:
+        try:
+            self.store.create_topic(self.options.topic, self.options.partitions, configs)
+        except DiskFull:
+            if self.options.on_full == "end":
+                raise
+            say("refused")
+            self.store.create_topic(self.options.topic, self.options.partitions, configs)
 
     def guard(self, thread: int) -> None:
         try:
@@ -118,7 +133,7 @@ class Program:
                 raise
             for partition, name in batches:
                 say(f"full {topic} {partition} {name}.0.")
-            say(f"read {sum(1 for number in range(self.options.partitions) for _ in self.read(number))}")
+            self.read()
             if self.options.on_full == "ask":
                 sys.stdin.readline()
             return False
@@ -131,8 +146,9 @@ class Program:
         values = (f"{name}.{index}.".encode() for index in range(self.options.records))
         return [(0, key, value.ljust(self.options.value_bytes, b"-"), []) for value in values]
 
-    def read(self, partition: int) -> list[object]:
-        return list(self.store.scan(self.options.topic, partition=partition))
+    def read(self) -> None:
+        scans = [self.store.scan(self.options.topic, partition=number) for number in range(self.options.partitions)]
+        say(f"read {sum(1 for scan in scans for _ in scan)}")
 
     def clean(self) -> None:
         """Compaction again and again, while the threads write."""
@@ -148,7 +164,7 @@ class Program:
 def main() -> int:
     try:
         Program(arguments()).run()
-    except RivvenError as error:
+    except (RivvenError, OSError) as error:
         print(f"writer: {type(error).__name__}: {error}", file=sys.stderr)
         return FAILED
     return 0

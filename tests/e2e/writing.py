@@ -58,6 +58,7 @@ class History:
 
     acks: list[Ack] = field(default_factory=list)
     refused: set[Origin] = field(default_factory=set)
+    cleanings: int = 0
     in_flight: int = 1
     """How many batches one thread may have under way."""
 
@@ -115,6 +116,8 @@ class Writer:
         kind, *rest = line.split(" ")
         if kind == "ack":
             self.history.acks.append(Ack(rest[0], *map(int, rest[1:4]), rest[4]))
+        elif kind == "cleaned":
+            self.history.cleanings += 1
         elif kind == "full":
             self.history.refused.add(origin(rest[2].encode()))
         return line
@@ -128,8 +131,9 @@ class Writer:
 
     def wait_for_end(self) -> int:
         """Listen to the end, and return the exit status."""
+        deadline_s = time.monotonic() + WAIT_S
         while self.next_line("its end") is not None:
-            pass
+            assert time.monotonic() < deadline_s, f"after {WAIT_S} s it still says {self.lines[-1]!r}"
         return self.process.wait(WAIT_S)
 
     def kill(self) -> None:
@@ -175,8 +179,9 @@ def drain(store: BlockingStore, topic: str, partition: int) -> tuple[dict[int, R
             return records, lost
         except CorruptLog as error:
             lost.append(error)
-            assert error.facts["last"] >= offset, f"no way forward from offset {offset}: {error}"
-            offset = error.facts["last"] + 1
+        following = lost[-1].facts["last"] + 1
+        assert following > offset, f"no way forward from offset {offset}: {lost[-1]}"
+        offset = following
     return records, lost
 
 
@@ -240,7 +245,9 @@ def check_compacted(store: BlockingStore, history: History, topic: str = TOPIC) 
         for (of_partition, number), offset in newest.items():
             if of_partition == partition:
                 found = latest.get(f"key-{number}".encode(), -1)
-                assert found >= offset, f"{topic}/{partition}: key-{number} was acknowledged at {offset}, found {found}"
+                assert found >= offset, (
+                    f"{topic}/{partition}: key-{number} was acknowledged at {offset}, found {found}"
+                )
         for offset, record in records.items():
             due = promised.get((partition, offset), origin(record.value))
             assert origin(record.value) == due, f"{topic}/{partition}: {record!r} where {due} is due"

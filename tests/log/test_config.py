@@ -96,9 +96,10 @@ def test_a_key_like_no_other_is_told_all_keys():
 @given(st.dictionaries(st.text(max_size=30), st.text(max_size=30), max_size=3))
 def test_no_text_raises_anything_but_invalid_config(values):
     try:
-        TopicConfig.from_map(values)
-    except InvalidConfig as error:
-        assert error.facts["key"] in values
+        config = TopicConfig.from_map(values)
+    except InvalidConfig:
+        return
+    assert set(values) <= set(config.to_map())
 
 
 @given(st.text(max_size=12), st.sampled_from(sorted(KEYS)))
@@ -127,8 +128,17 @@ def test_a_sync_policy_reads_back_from_what_it_prints(writes):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "every", "always", "every_n_writes", "every_n_writes(0)", "every_n_writes(-1)", "every_n_writes(x)"]
-    + ["every_n_writes(1", "EVERY_WRITE", "every_n_writes(²)"],
+    [
+        "",
+        "every",
+        "EVERY_WRITE",
+        "every_n_writes",
+        "every_n_writes(0)",
+        "every_n_writes(-1)",
+        "every_n_writes(x)",
+        "every_n_writes(²)",
+        "every_n_writes(1",
+    ],
 )
 def test_another_text_is_no_sync_policy(text):
     with pytest.raises(InvalidConfig, match="sync_policy"):

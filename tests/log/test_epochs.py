@@ -47,7 +47,7 @@ def test_truncation_forgets_what_begins_at_or_after_the_end(end, left):
 
 @pytest.mark.parametrize(
     ("start", "left"),
-    [(0, HISTORY), (5, [(0, 5), (2, 10), (5, 30)]), (10, [(2, 10), (5, 30)]), (29, [(2, 29), (5, 30)]), (40, [(5, 40)])],
+    [(0, HISTORY), (5, [(0, 5), *HISTORY[1:]]), (10, HISTORY[1:]), (29, [(2, 29), (5, 30)]), (40, [(5, 40)])],
 )
 def test_a_new_start_forgets_the_epochs_that_ended_before_it(start, left):
     epochs = LeaderEpochs(HISTORY)

@@ -79,7 +79,7 @@ def test_a_flush_writes_only_what_the_file_lacks():
 @given(rising, st.integers(0, 100), rising)
 def test_after_a_cut_the_file_holds_the_new_content_alone(steps, value_max, more):
     disk = SimDisk(Random(0))
-    index, entries = build(steps)
+    index, _ = build(steps)
     save(index, disk)
     index.cut(value_max)
     key, value = index.last() or (0, 0)

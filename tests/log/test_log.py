@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from errno import EIO, ENOSPC
 
 import pytest
@@ -469,11 +470,9 @@ def test_a_full_disk_at_a_roll_is_survived(operation):
     written = []
     for number in range(12):
         value = b"%d" % number + bytes(200)
-        try:
+        with suppress(DiskFull):
             world.write(value)
             written.append(value)
-        except DiskFull:
-            pass
     assert len(written) >= 10
     world.disk.heal()
     world.reopen("crash")
@@ -484,12 +483,11 @@ def test_a_disk_without_room_is_read_and_takes_writes_again():
     world = new_world(capacity_bytes=400_000)
     world.disk.capacity_bytes = sum(map(len, world.disk.snapshot().values())) + 3000
     written = []
-    with pytest.raises(DiskFull):
+    with suppress(DiskFull):
         for number in range(100):
+            world.write(b"%d" % number + bytes(150))
             written.append(b"%d" % number + bytes(150))
-            world.write(written[-1])
-    written.pop()
-    assert len(written) > 5
+    assert 5 < len(written) < 100
     assert values_of(world.log()) == written
     world.disk.capacity_bytes = None
     world.write(b"again")

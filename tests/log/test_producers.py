@@ -10,7 +10,9 @@ from rivven.log.producers import ProducedBatch, Producers, last_sequence_of
 from rivven.record import BatchHeader, encode, encode_marker, parse_header
 
 
-def header(offset: int, sequence: int, *, count: int = 1, producer: int = 7, epoch: int = 0, at: int = 5) -> BatchHeader:
+def header(
+    offset: int, sequence: int, *, count: int = 1, producer: int = 7, epoch: int = 0, at: int = 5
+) -> BatchHeader:
     batch = encode(
         [(at, None, b"v", ())] * count,
         base_offset=offset,

@@ -230,7 +230,7 @@ def test_a_torn_snapshot_is_a_note(world):
     assert (finding.severity, finding.path) == (Severity.NOTE, path)
 
 
-@pytest.mark.parametrize("position", [0, 9, 40])
+@pytest.mark.parametrize("position", [0, 9, 36])
 def test_a_damaged_filter_is_found(cleaned, position):
     path = names_of(cleaned.disk, ".bloom")[0]
     cleaned.disk.flip(path, position)
@@ -280,7 +280,17 @@ def test_a_lost_metadata_document_is_found(world):
         if world.disk.exists(name):
             world.disk.remove(name)
     found = problems(world.disk)
-    assert [(problem.path, problem.what) for problem in found] == [("topic_metadata.json", "missing")]
+    assert [(problem.path, problem.what) for problem in found] == [("topic_metadata.json", "the document is missing")]
+
+
+def test_a_topic_that_the_metadata_has_lost_is_found(world):
+    world.open()
+    world.store.create_topic("younger")
+    world.store.close()
+    world.disk.flip("topic_metadata.json", 60)
+    found = problems(world.disk)
+    assert [problem.path for problem in found] == ["topic_metadata.json", "topics/younger"]
+    assert "restore" in found[1].then
 
 
 def test_strange_files_are_notes(world):
@@ -337,7 +347,9 @@ def test_a_damaged_header_in_front_of_groups_that_nobody_else_has_is_found():
     world.disk.flip(path, 9)
     [problem] = problems(world.disk)
     assert (problem.path, problem.position) == (path, 0)
-    assert "groups up to" in problem.then
+    assert "its first group" in problem.then
+    world.disk.flip(path, 4096 + 60)
+    assert any("groups up to" in problem.then for problem in problems(world.disk))
 
 
 def test_a_cut_write_ahead_file_is_found(world):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from errno import EIO, ENOSPC
 from random import Random
 
 import pytest
-from building import batch_of, finish_chores, new_world, small_config, values_of
+from building import batch_of, finish_chores, new_world, values_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -200,11 +201,39 @@ def test_a_lost_file_between_two_others_is_damage():
             add_spare(wal)
         write_group(wal, bytes(1600))
     first, second, third = disk.names("wal")
-    disk.flip(f"wal/{second}", 3)  # its header: the file is nobody's now
+    disk.remove(f"wal/{second}")
     content = read_wal(disk, "wal", None)
     assert len(content.damage) == 1
     assert [number for number, _, _ in content.groups] == [1, 2, 5, 6]
     assert third in content.damage[0] or second in content.damage[0] or first in content.damage[0]
+
+
+def test_a_file_whose_header_is_damaged_still_gives_its_groups():
+    disk = SimDisk(Random(0))
+    wal = new_wal(disk)
+    add_spare(wal)
+    for number in range(3):
+        path, _ = write_group(wal, b"group %d" % number)
+    for place in (0, 9, 17, 25):
+        disk.flip(path, place, 2)
+        content = read_wal(disk, "wal", None)
+        assert (payloads_of(content), content.last_sequence) == ([b"group 0", b"group 1", b"group 2"], 1)
+        disk.flip(path, place, 2)
+
+
+def test_a_file_shorter_than_it_was_made_is_damage_once_it_was_used():
+    disk = SimDisk(Random(0))
+    wal = new_wal(disk)
+    add_spare(wal)
+    add_spare(wal)
+    path, _ = write_group(wal, b"good")
+    unused = next(f"wal/{name}" for name in disk.names("wal") if f"wal/{name}" != path)
+    disk.cut(unused, WAL_HEADER_BYTES + 10)
+    assert read_wal(disk, "wal", None).damage == []
+    disk.cut(path, WAL_HEADER_BYTES + 200)
+    content = read_wal(disk, "wal", None)
+    assert payloads_of(content) == [b"good"]
+    assert path in content.damage[0]
 
 
 def test_a_group_lost_before_any_sync_knew_of_it_is_not_damage():
@@ -358,10 +387,8 @@ def test_a_crash_while_a_file_is_made_ready_is_survived():
             world = new_world(seed)
             world.write(b"before")
             world.disk.halt_after(operations)
-            try:
+            with suppress(Halted):
                 finish_chores(world.store)
-            except Halted:
-                pass
             world.disk.crash()
             world.open()
             for number in range(30):
@@ -427,7 +454,3 @@ def test_every_nth_sync_covers_the_file_before_the_present_one():
         world.reopen("crash")
         assert len(values_of(world.log())) == 24, seed
         assert world.store.recovery.damage == [], seed
-
-
-def test_a_config_of_its_own_for_every_test():
-    assert small_config().wal_first_file_bytes < small_config().wal_file_bytes

@@ -26,7 +26,7 @@ def titles() -> str:
             f" {'epoch':>5} {'from':<23} {'to':<23} {'producer':<10} flags"
         )
     return (
-        f"{'position':>9} {'first':>9} {'last':>9} {'count':>6} {'bytes':>8} {'codec':<6} {'crc':<3} {'epoch':>5} to"
+        f"{'position':>8} {'first':>8} {'last':>8} {'count':>6} {'bytes':>8} {'codec':<6} {'crc':<3} {'epoch':>5} to"
     )
 
 
@@ -43,11 +43,11 @@ def batch_lines(batch: WalkedBatch) -> list[str]:
         ]
     else:
         lines = [
-            f"{batch.position:>9} {first:>9} {last:>9} {count:>6} {batch_bytes:>8} {codec:<6} {crc:<3}"
+            f"{batch.position:>8} {first:>8} {last:>8} {count:>6} {batch_bytes:>8} {codec:<6} {crc:<3}"
             f" {header.leader_epoch:>5} {when(header.max_timestamp_ms, short=True):<19}".rstrip()
         ]
         if header.producer_id >= 0 or flags(header) != "-":
-            lines.append(tint(f"{'':>9} producer {_producer(header)}  {flags(header)}", DIM))
+            lines.append(tint(f"{'':>8} producer {_producer(header)}  {flags(header)}", DIM))
     if batch.fault is not None:
         lines = [tint(line, RED) for line in [*lines, f"{'':>10} {batch.fault}"]]
     return lines
@@ -193,8 +193,8 @@ def show_match(match: Match, *, full: bool) -> None:
     say(f"{match.partition} offset {record.offset}, {when(record.timestamp_ms)} UTC{state}")
     value = "null, a tombstone: the key is deleted" if record.value is None and record.key is not None else None
     rows = [("key", readable(record.key)), ("value", value or readable(record.value))]
-    rows += [(f"header {readable(name.encode())}", readable(data)) for name, data in record.headers]
+    rows += [("header", f"{readable(name.encode())}={readable(data)}") for name, data in record.headers]
     rows.append(("file", f"{match.path}, byte {match.position}"))
     for name, text in rows:
-        line = f"  {name:<8}{text}" if len(name) < 8 else f"  {name}  {text}"
+        line = f"  {name:<8}{text}"
         say(line if full else shortened(line, width()))

@@ -145,7 +145,7 @@ def _show_content(content: FileContent, limits: Limits, *, as_json: bool) -> Non
     if content.fault is not None:
         show.say(show.tint(f"damaged: {content.fault}", show.RED))
     for name, value in content.facts.items():
-        show.say(f"  {name}: {'-' if value is None else value}")
+        show.say(f"  {name.replace('_', ' ')}: {'-' if value is None else value}")
     rows = []
     for row, _ in zip(content.rows, range(limits.left), strict=False):
         rows.append([_cell(name, value) for name, value in zip(content.columns, row, strict=True)])

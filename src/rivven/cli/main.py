@@ -16,12 +16,14 @@ from typing import Annotated
 import typer
 
 from rivven import __version__
-from rivven.errors import BadDirectory, DirectoryLocked, DiskFull, InvalidTopic, RivvenError, UnknownTopic
+from rivven.errors import BadDirectory, DirectoryLocked, OffsetOutOfRange, RivvenError, UnknownTopic
 
 from .log import app as log_app
+from .opening import Misused
 
 USAGE = 2
 INTERRUPTED = 130
+MISTAKES = (UnknownTopic, DirectoryLocked, BadDirectory, OffsetOutOfRange)
 
 app = typer.Typer(
     name="rivven",
@@ -69,7 +71,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(INTERRUPTED)
     except RivvenError as error:
         _fail(str(error), _next_step(error))
-        sys.exit(USAGE if isinstance(error, UnknownTopic | InvalidTopic | DirectoryLocked | BadDirectory) else 1)
+        sys.exit(USAGE if isinstance(error, MISTAKES) else 1)
+    except Misused as error:
+        _fail(f"{error}.", "Each command shows what it takes with --help.")
+        sys.exit(USAGE)
     except OSError as error:
         _fail(*_explain(error))
         sys.exit(USAGE)
@@ -79,12 +84,12 @@ def _next_step(error: RivvenError) -> str:
     match error:
         case BadDirectory():
             return "Name the data directory of a node: the one that holds topic_metadata.json and topics/."
-        case DiskFull() | DirectoryLocked():
-            return ""  # they say it themselves
         case UnknownTopic():
             return "`rivven log verify DIR` lists what the directory holds."
+        case OffsetOutOfRange():
+            return "Name an offset in that range."
         case _:
-            return ""
+            return ""  # the others say it themselves
 
 
 def _explain(error: OSError) -> tuple[str, str]:

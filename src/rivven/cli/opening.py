@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NoReturn
 
-import typer
-
 if TYPE_CHECKING:
     from rivven.log import DataDirectory, PartitionFiles, Store
     from rivven.system import SystemDisk
@@ -62,7 +60,7 @@ def root_of(path: str) -> tuple[str, str]:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
     whole = os.path.abspath(path)
     root = parent = os.path.dirname(whole)
-    for _ in range(3):
+    for _ in range(4):
         if os.path.isdir(os.path.join(parent, "topics")):
             root = parent
             break
@@ -107,5 +105,9 @@ def open_store(path: str) -> Iterator[Store]:
         disk.close()
 
 
+class Misused(Exception):
+    """Options that cannot be meant together, or a value that is none."""
+
+
 def usage(message: str) -> NoReturn:
-    raise typer.BadParameter(message)
+    raise Misused(message)

@@ -72,7 +72,7 @@ def _show_finding(finding: Finding) -> None:
         where += f", from offset {finding.first_offset}"
     subject = f"{finding.partition}: " if finding.partition else ""
     show.say(show.wrapped(f"- {subject}{harmless(finding.what)}", "  ").replace("\n  ", "\n    "))
-    show.say(f"    {where}")
+    show.say(show.wrapped(where, "    "))
     show.say(show.tint(show.wrapped(finding.then, "    "), show.DIM))
 
 

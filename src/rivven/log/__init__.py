@@ -5,6 +5,7 @@ from .commit import CommitLimits, SyncPolicy
 from .compact import CleanReport
 from .config import KEYS, TopicConfig
 from .contents import FileContent, read_content
+from .document import Document
 from .log import Appended, Log
 from .lookup import KeyLookup, Match, check_offset, find_offset, find_timestamp
 from .offline import (
@@ -20,7 +21,7 @@ from .offline import (
 )
 from .recover import Cut, Damage, RecoveryReport
 from .store import Store, StoreConfig
-from .topics import Topic
+from .topics import Topic, check_name
 from .transactions import Aborted
 from .upkeep import Cleaned, Rebuilt, Sizes, Wanted, clean_log, plan_cleaning, rebuild_indexes
 from .verify import Finding, Severity, Tally, Verification
@@ -37,6 +38,7 @@ __all__ = [
     "Cut",
     "Damage",
     "DataDirectory",
+    "Document",
     "FileContent",
     "Finding",
     "KeyLookup",
@@ -59,6 +61,7 @@ __all__ = [
     "WalStats",
     "WalkedBatch",
     "Wanted",
+    "check_name",
     "check_offset",
     "clean_log",
     "find_offset",

@@ -128,3 +128,9 @@ class Commit(Generic[T]):
         self.waiting_bytes -= group.size_bytes
         self._unsynced_writes = 0 if group.sync else self._unsynced_writes + len(group.writes)
         return group
+
+    def clear(self) -> None:
+        """Forget what waits and what is under way; none of it was done."""
+        self._waiting.clear()
+        self._under_way = None
+        self.waiting_bytes = 0

@@ -116,6 +116,10 @@ class Cleaning:
         self._kept_producers = {row.batches[-1].last_offset for row in log.facts.producers.rows() if row.batches}
         self._latest: dict[bytes, int] = {}
         self._cleaned: list[_Cleaned] = []
+        self._unended: set[int] = set()
+        """Producers of whose present transaction a record was kept."""
+        self._unseen = False
+        """Whether a segment was skipped, so that nobody knows what transactions it holds."""
         self._config = log.config
         self.report = CleanReport(str(log.partition), state.clean_upto)
 
@@ -153,8 +157,11 @@ class Cleaning:
                 self.report.segments_skipped += 1
                 self.report.segments_after += 1
                 self.report.bytes_after += group[0].end_bytes
+                self._unseen = True
                 continue
-            self._cleaned.append(self._copy(group))
+            if (cleaned := self._copy(group)) is None:
+                break
+            self._cleaned.append(cleaned)
 
     def _note_latest(self) -> int:
         """Fill the map of each key's last offset from the dirty section; returns where that section ends."""
@@ -219,7 +226,8 @@ class Cleaning:
         bloom = Bloom.load(self._disk, segment.side(".bloom"))
         return bloom is not None and not bloom.tombstones and not any(map(bloom.may_hold, self._latest))
 
-    def _copy(self, group: list[Segment]) -> _Cleaned:
+    def _copy(self, group: list[Segment]) -> _Cleaned | None:
+        """What stays of these segments, in a new file; None if one is damaged, for all of it must stay then."""
         new = Segment(
             self._disk,
             self.log.directory,
@@ -231,7 +239,8 @@ class Cleaning:
         file = self._disk.open(new.path + CLEAN, create=True)
         file.truncate(0)
         pending = bytearray()
-        for found in chain.from_iterable(map(self._batches, group)):
+        walks = [self._batches(segment) for segment in group]
+        for found in chain.from_iterable(walks):
             last = found.header.last_offset == group[-1].next_offset - 1
             batch = self._clean(found, cleaned, keep_empty=last)
             if batch is None:
@@ -240,6 +249,12 @@ class Cleaning:
             pending += batch
             if len(pending) >= WRITE_BYTES:
                 _write_out(file, pending, new)
+        if bad := next((walk.bad for walk in walks if walk.bad is not None), None):
+            file.close()
+            self._disk.remove(new.path + CLEAN)
+            self.report.note = f"stopped before damage in {new.path} or the segments behind it: {bad}"
+            self.report.clean_upto = min(self.report.clean_upto, new.base_offset)
+            return None
         _write_out(file, pending, new)
         file.sync()
         file.close()
@@ -255,12 +270,17 @@ class Cleaning:
         horizon = header.delete_horizon_ms
         expired = horizon is not None and self._now_ms >= horizon
         if header.control:
-            kept = [] if expired else records
+            # Without its marker, what is left of a transaction would read as an open one.
+            needed = self._unseen or header.producer_id in self._unended
+            self._unended.discard(header.producer_id)
+            kept = [] if expired and not needed else records
             mortal = bool(kept)
         else:
             live = self._live(found)
             kept = [record for record in live if self._stays(record, expired=expired)]
             mortal = any(record.value is None for record in kept)
+            if header.transactional and kept:
+                self._unended.add(header.producer_id)
             cleaned.keys.update(record.key for record in kept if record.key is not None)
         self.report.records_after += len(kept)
         cleaned.tombstones = cleaned.tombstones or mortal

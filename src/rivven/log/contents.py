@@ -77,7 +77,7 @@ def _offsets(disk: Disk, path: str, base: int) -> FileContent:
         "offset index: where the batch with each of these offsets stands in the log file",
         _length(disk, path),
         _from_byte(index.fault, index.good_bytes),
-        {"base offset": base, "entries": len(index.keys)},
+        {"base_offset": base, "entries": len(index.keys)},
         ("offset", "position"),
         rows,
     )
@@ -91,7 +91,7 @@ def _times(disk: Disk, path: str, base: int) -> FileContent:
         "time index: the largest timestamp before the batch with each of these offsets",
         _length(disk, path),
         _from_byte(index.fault, index.good_bytes),
-        {"base offset": base, "entries": len(index.keys)},
+        {"base_offset": base, "entries": len(index.keys)},
         ("timestamp_ms", "offset"),
         rows,
     )
@@ -116,11 +116,11 @@ def _state(disk: Disk, path: str) -> FileContent:
         _length(disk, path),
         fault,
         {
-            "up to offset": snapshot.upto,
-            "leader epochs": len(snapshot.epochs),
+            "up_to_offset": snapshot.upto,
+            "leader_epochs": len(snapshot.epochs),
             "producers": len(snapshot.producers),
-            "open transactions": len(snapshot.open_transactions),
-            "aborted transactions": len(snapshot.aborted),
+            "open_transactions": len(snapshot.open_transactions),
+            "aborted_transactions": len(snapshot.aborted),
         },
         ("what", "id", "epoch", "first_offset", "last_offset", "last_sequence"),
         _state_rows(snapshot),
@@ -157,9 +157,9 @@ def _bloom(disk: Disk, path: str) -> FileContent:
         facts = {
             "keys": keys,
             "bits": bits,
-            "bits set": f"{100 * filled / bits:.1f} %",
+            "bits_set": f"{100 * filled / bits:.1f} %",
             "hashes": hashes,
-            "segment has tombstones or markers": bool(flags & HAS_TOMBSTONES),
+            "has_tombstones_or_markers": bool(flags & HAS_TOMBSTONES),
         }
     text = None if fault is None else f"{fault[1]}, at byte {fault[0]}"
     return FileContent(path, "Bloom filter: which keys a sealed segment may hold", len(data), text, facts)
@@ -240,10 +240,21 @@ def read_wal_header(disk: Disk, path: str) -> WalHeader:
     magic, sequence, length_bytes, crc = FILE.unpack_from(head)
     fault = None
     if magic != FILE_MAGIC or crc != crc32c(head[: FILE.size - 4]):
-        return WalHeader(path, 0, 0, found_bytes, "its header does not match its checksum")
+        return WalHeader(
+            path, _claimed_sequence(disk, path), 0, found_bytes, "its header does not match its checksum"
+        )
     if found_bytes < length_bytes:
         fault = f"cut short: {found_bytes} bytes where its header says {length_bytes}"
     return WalHeader(path, sequence, length_bytes, found_bytes, fault)
+
+
+def _claimed_sequence(disk: Disk, path: str) -> int:
+    """What the first group says in place of a damaged header, as recovery asks it, too; 0 if there is none."""
+    data = read_whole(disk, path)
+    if len(data) < WAL_HEADER_BYTES + GROUP.size:
+        return 0
+    sequence: int = GROUP.unpack_from(data, WAL_HEADER_BYTES)[4]
+    return sequence if _group_at(data, WAL_HEADER_BYTES, sequence) is not None else 0
 
 
 def wal_groups(disk: Disk, header: WalHeader) -> Iterator[WalGroup | BadGroup]:
@@ -325,7 +336,7 @@ def _span(kind: Kind, payload: memoryview, payload_bytes: int) -> tuple[int, int
 
 def _wal(disk: Disk, path: str, topics: Mapping[bytes, str]) -> FileContent:
     header = read_wal_header(disk, path)
-    facts: dict[str, Cell] = {"sequence": header.sequence, "length in its header": header.length_bytes}
+    facts: dict[str, Cell] = {"sequence": header.sequence, "length_in_header": header.length_bytes}
     unused = header.fault == "unused"
     kind = "write-ahead log: groups of entries, each written and synced together"
     return FileContent(

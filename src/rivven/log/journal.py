@@ -134,6 +134,14 @@ class Journal:
                     raise DiskFull(wanted_bytes=self._commit.waiting_bytes, path=self._wal.directory)
         return moved
 
+    def withdraw(self) -> None:
+        """Forget what is queued, after a `flush` that found no room for it. The next group takes its place."""
+        if self._under_way is not None and self._commit.busy:
+            assert self._retry_us is not None, "a group is on its way to the disk"
+            self._wal.unframe(self._under_way.position)
+        self._under_way = self._retry_us = None
+        self._commit.clear()
+
     def _next_bytes(self) -> int:
         return self._commit.next_bytes() + GROUP.size
 

@@ -13,7 +13,7 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from rivven.errors import BatchTooLarge, CorruptLog, DiskFull, OffsetOutOfRange
+from rivven.errors import BatchTooLarge, CorruptLog, DiskFull, Malformed, OffsetOutOfRange
 from rivven.limits import READ_BYTES_MAX, SEALED_OPEN_MAX
 from rivven.model import Offset, TopicPartition
 from rivven.ports import Disk, File
@@ -326,11 +326,19 @@ class Log:
         return begin
 
     def _note_all(self, segment: Segment, begin: int) -> None:
-        if segment.next_offset <= begin or (position := segment.position_of(begin)) is None:
-            return
-        file = segment.open_file()
-        for _, header, data in Batches(file, position, segment.end_bytes, verify=False):
-            self.facts.note(header, data)
+        try:
+            if segment.next_offset <= begin or (position := segment.position_of(begin)) is None:
+                return
+            batches = Batches(segment.open_file(), position, segment.end_bytes, verify=False)
+            for _, header, data in batches:
+                self.facts.note(header, data)
+            bad = batches.bad
+        except (CorruptLog, Malformed) as error:  # reading it says so too; the rest must be there for that
+            bad = str(error)
+        if bad is not None:
+            logger.error(
+                "%s: leader epochs, producers and transactions may lack what is damaged (%s)", segment.path, bad
+            )
 
     # Reading
 

@@ -118,7 +118,7 @@ def read_directory(disk: Disk) -> DataDirectory:
     """What a directory holds; `BadDirectory` if it is none of ours."""
     if not any(map(disk.exists, (METADATA, METADATA + ".bak", CHECKPOINT, TOPICS))):
         raise BadDirectory(
-            path=disk_name(disk), reason=f"is not a data directory: it has neither {METADATA} nor {TOPICS}/"
+            path=disk_name(disk), reason=f"not a data directory: it has neither {METADATA} nor {TOPICS}/"
         )
     checkpoint = Document(disk, CHECKPOINT, Checkpoint).load()[0]
     points = checkpoint.partitions if checkpoint is not None else {}

@@ -140,6 +140,7 @@ def recover_log(
     _derive(log, point, trusted)
     _replay(log, entries, crcs, trusted or 0, report, now_ms)
     if trusted is not None and log.end < trusted:
+        _report_lost(log, trusted, report)
         log.roll(trusted)  # offsets that were acknowledged are never given out again
     if log.start > log.end:
         log.roll(log.start)
@@ -150,6 +151,15 @@ def recover_log(
     report.partitions += 1
     report.rebuilt.extend(f"{s.path}: {s.rebuilt}" for s in log.segments if s.rebuilt)
     return log
+
+
+def _report_lost(log: Log, trusted: int, report: RecoveryReport) -> None:
+    """A segment that ends between two batches looks whole: only the checkpoint knows that there was more."""
+    first, name = max(log.end, log.start), str(log.partition)
+    told = any(damage.partition == name and damage.last >= trusted - 1 for damage in report.damage)
+    if first < trusted and not told:
+        path, position = log.active.path, log.active.end_bytes
+        report.damage.append(Damage(name, path, position, first, trusted - 1, "the segment is shorter than it was"))
 
 
 def _trusted(point: Point | None, entries: Iterable[Entry]) -> int | None:
@@ -166,7 +176,7 @@ def _without_undone(entries: list[Entry]) -> list[Entry]:
     for entry in entries:
         if entry.kind is Kind.TRUNCATE:
             end = read_offset(entry)
-            kept = [e for e in kept if e.kind is not Kind.APPEND or parse_header(e.payload).base_offset < end]
+            kept = [e for e in kept if e.kind is not Kind.APPEND or parse_header(e.payload).next_offset <= end]
         kept.append(entry)
     return kept
 

@@ -49,8 +49,10 @@ class Facts:
         if header.producer_id >= 0:
             self.changes += 1
             self.producers.note(header)
-            if header.transactional:
-                commit = decode_marker(batch)[0] if header.control and header.count else None
+            # A batch that cleaning emptied opens nothing; an emptied marker still ends what it ended.
+            if header.transactional and (header.count or header.control):
+                emptied = header.count == 0
+                commit = (emptied or decode_marker(batch)[0]) if header.control else None
                 self.transactions.note(header, commit=commit)
 
     def snapshot(self, upto: int) -> Snapshot:

@@ -98,7 +98,7 @@ class Store:
             report.notes.append(f"{CHECKPOINT} and its backup are damaged: the last segments are checked whole")
         elif source == "backup":
             report.notes.append(f"{CHECKPOINT} is damaged or missing: its backup was used")
-        report.clean = checkpoint is not None and checkpoint.clean
+        report.clean = checkpoint is not None and checkpoint.clean and source == "file"  # a backup knows less
         self._recover_topics(checkpoint, report)
         content = read_wal(
             self._disk, WAL, checkpoint.group if checkpoint is not None else None, headers_only=report.clean
@@ -353,7 +353,11 @@ class Store:
         self.flush()
         for log, kind, offset in notes:
             self._journal.queue(log, kind, OFFSET.pack(offset))
-        self.flush(sync=True)
+        try:
+            self.flush(sync=True)
+        except (DiskFull, Overloaded):
+            self._journal.withdraw()  # the caller is told that it did not happen: so it must not happen later
+            raise
 
     # Committing
 
@@ -409,6 +413,13 @@ class Store:
 
     # Slow work
 
+    @property
+    def has_chores(self) -> bool:
+        """Whether `chores` would name any."""
+        spare = bool(self._policy.writes) and self._wal.needs_spare and self._chores.free(PrepareSpare)
+        wanted = self._checkpoint_wanted or self._wal.has_used
+        return spare or (wanted and self._chores.free(SyncSegments, SaveCheckpoint))
+
     def chores(self) -> list[Chore]:
         """What is due now, each begun and waiting to be `run` and then given to `finish`."""
         self._require_open()
@@ -437,7 +448,7 @@ class Store:
                 return [following]
             case SaveCheckpoint():
                 self._end_checkpoint(chore)
-            case CleanLog(cleaning):
+            case CleanLog(cleaning) if cleaning.log in self.logs:  # else its topic is deleted
                 try:
                     cleaning.finish()
                 except OSError as refused:
@@ -445,6 +456,8 @@ class Store:
         return []
 
     def _chore_failed(self, chore: Chore, error: OSError | SyncFailed) -> None:
+        if isinstance(chore, CleanLog) and chore.cleaning.log not in self.logs:
+            return  # its topic, and the files, are deleted
         if isinstance(error, SyncFailed) or error.errno not in NO_ROOM:
             self._end(error, type(chore).__name__)
         if isinstance(chore, SyncSegments):

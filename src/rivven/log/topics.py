@@ -131,3 +131,4 @@ def finish_deleting(disk: Disk, topic: Topic) -> None:
         disk.sync_dir(TRASH)
     if disk.exists(target):
         remove_tree(disk, target)
+        disk.sync_dir(TRASH)

@@ -49,10 +49,12 @@ Seen = Callable[[int], object]
 
 FINDINGS_MAX = 50
 """How many findings of one partition are told; the rest is only counted."""
+OFFSET_MAX = 2**63 - 1
 TRIES_LIVE = 3
 """How often a partition that a running node changes is read until it holds still."""
 KNOWN_NAME = re.compile(r"\d{20}\.(log|idx|tidx|state|bloom)|cleaner\.json(\.bak)?")
 
+INDEXES = {".idx": "offset index", ".tidx": "time index"}
 REBUILD = "it is rebuilt from the log when next opened; `rivven log rebuild-index` does it now"
 RESTORE = "reading these offsets fails and the rest stays readable; restore the partition from a replica or a backup"
 START = "start the node: recovery does it"
@@ -176,10 +178,13 @@ class Verification:
         missing_is_fine = path.endswith(CLEANER) or not self._disk.names(TOPICS)
         if fault is not None and not (fault == "missing" and missing_is_fine and backup_fault == "missing"):
             then = f"start the node: {'its backup is used' if backup is not None else without}"
-            yield Finding(Severity.PROBLEM, partition, path, fault, then, 0)
+            what = "the document is missing" if fault == "missing" else f"the document is damaged: {fault}"
+            yield Finding(Severity.PROBLEM, partition, path, what, then, 0)
         if backup_fault not in (None, "missing"):
             then = "nothing needs it now, and the next change replaces it" if body is not None else without
-            yield Finding(Severity.PROBLEM, partition, path + ".bak", str(backup_fault), then, 0)
+            yield Finding(
+                Severity.PROBLEM, partition, path + ".bak", f"the document is damaged: {backup_fault}", then, 0
+            )
 
     def _topics(self) -> Iterator[Finding]:
         for topic in self._directory.topics:
@@ -190,7 +195,14 @@ class Verification:
                 yield Finding(Severity.PROBLEM, "", METADATA, f"topic {topic.name}: {error}", then)
         for topic in self._directory.deleting:
             yield _note("", METADATA, f"topic {topic.name} is being deleted", START)
+        points = self._directory.checkpoint.partitions if self._directory.checkpoint is not None else {}
+        known = {name.rpartition("/")[0] for name in points}
         for name in self._directory.strangers:
+            if name in known:
+                what = f"{METADATA} has lost the topic {name}, which the checkpoint knows"
+                then = f"restore {METADATA} before the node starts, else it goes on without this topic"
+                yield Finding(Severity.PROBLEM, "", f"{TOPICS}/{name}", what, then)
+                continue
             yield _note("", f"{TOPICS}/{name}", "belongs to no topic", STRANGER)
         for topic in self._directory.topics:
             expected = {f"partition-{place.partition}" for place in topic.each()}
@@ -229,11 +241,14 @@ class Verification:
         covered = self._directory.checkpoint.group if self._directory.checkpoint is not None else 0
         cut_short = header.length_bytes > header.found_bytes
         position = header.found_bytes if cut_short else 0
+        what = f"the write-ahead file is damaged: {header.fault}"
         if newest > covered and not self._live:
             then = f"groups up to {newest} may be in it alone, and recovery cannot tell; keep a copy of the directory"
-            return Finding(Severity.PROBLEM, "", header.path, str(header.fault), then, position)
+            if header.sequence:
+                then = "start the node: recovery goes by its first group instead"
+            return Finding(Severity.PROBLEM, "", header.path, what, then, position)
         then = "nothing in it is needed: a checkpoint covers it, or it was being prepared"
-        return _note("", header.path, str(header.fault), then, position)
+        return _note("", header.path, what, then, position)
 
     def _groups(self, header: WalHeader, last_group: int | None) -> Generator[Finding, None, int | None]:
         """Yields findings; returns the last group's number."""
@@ -244,6 +259,7 @@ class Verification:
                 if item.torn:
                     yield self._torn(header, item, last_group)
                 continue
+            reported = bad is not None
             if bad is not None:
                 yield self._bad_group(header, bad, item, last_group)
                 bad = None
@@ -254,8 +270,9 @@ class Verification:
             if last_group is not None and item.number > last_group + 1:
                 if item.synced <= last_group:
                     return last_group  # a power loss may take one group and leave a later one that no sync covered
-                what = f"group(s) {last_group + 1} to {item.number - 1} are missing before this one"
-                yield self._lost_groups(header, what, item.position)
+                if not reported:
+                    what = f"group(s) {last_group + 1} to {item.number - 1} are missing before this one"
+                    yield self._lost_groups(header, what, item.position)
             last_group = item.number
             for entry in item.entries:
                 self._wal.setdefault((entry.topic_id, entry.partition), _WalEntries()).add(entry)
@@ -344,9 +361,16 @@ class _PartitionCheck:
             if self.stopped:
                 break
             self.next_offset = max(self.next_offset, segment.base_offset)
-            _SegmentCheck(self, segment).run()
+            _SegmentCheck(self, segment, self._bound(segment)).run()
         self._ending()
         self._snapshots()
+
+    def _bound(self, segment: SegmentFiles) -> int:
+        """Where the segment's offsets end at the latest, for all that is known."""
+        following = [each.base_offset for each in self.files.segments if each.base_offset > segment.base_offset]
+        if following:
+            return following[0]
+        return max(self.trusted, segment.base_offset) if self.clean and not self.live else OFFSET_MAX
 
     # Telling
 
@@ -468,9 +492,10 @@ class _PartitionCheck:
         backup, backup_fault = read_document(self.disk, path + ".bak", CleanerState)
         if fault not in (None, "missing") or (fault == "missing" and backup is not None):
             then = "its backup is used" if backup is not None else "the next compaction begins at the log's start"
-            self.problem(path, str(fault), f"nothing is lost: {then}", 0)
+            self.problem(path, f"the document is damaged: {fault}", f"nothing is lost: {then}", 0)
         if backup_fault not in (None, "missing"):
-            self.problem(path + ".bak", str(backup_fault), "nothing is lost: the next compaction replaces it", 0)
+            what = f"the document is damaged: {backup_fault}"
+            self.problem(path + ".bak", what, "nothing is lost: the next compaction replaces it", 0)
         self.cleaner = self.cleaner or backup
         if self.cleaner is not None and self.cleaner.swap is not None and not self.live:
             self.note(path, "a compaction was interrupted", "start the node: recovery finishes or forgets it")
@@ -498,7 +523,12 @@ class _PartitionCheck:
         # It is written without a sync, so a power loss may tear it at any time and leave the log in order.
         torn = b"\0" in data or not data.endswith(b"\n")
         tell = self.problem if self.clean and not torn else self.note
-        tell(path, fault, "nothing is lost: a start walks the log instead; it may be removed", 0)
+        tell(
+            path,
+            f"the snapshot is damaged: {fault}",
+            "nothing is lost: a start walks the log instead; it may be removed",
+            0,
+        )
 
 
 def _snapshot_fault(snapshot: Snapshot, upto: int) -> str | None:
@@ -518,9 +548,10 @@ def _snapshot_fault(snapshot: Snapshot, upto: int) -> str | None:
 class _SegmentCheck:
     """One segment, its batches in one walk, and its indexes and filter beside them."""
 
-    def __init__(self, owner: _PartitionCheck, segment: SegmentFiles) -> None:
+    def __init__(self, owner: _PartitionCheck, segment: SegmentFiles, bound: int) -> None:
         self._owner = owner
         self._segment = segment
+        self._bound = bound
         self._offsets = offset_index(owner.disk, segment)
         self._times = time_index(owner.disk, segment)
         self._place = 0
@@ -576,24 +607,37 @@ class _SegmentCheck:
 
     def _batch(self, item: WalkedBatch) -> None:
         owner, header = self._owner, item.header
-        if item.fault is not None:
-            if header.base_offset >= owner.trusted or owner.next_offset >= owner.trusted:
-                self._cut(item.position, item.fault)
-                return
-            span = header.base_offset, header.last_offset
-            owner.problem(self._segment.path, f"damaged batch: {item.fault}", RESTORE, item.position, *span)
+        fault = item.fault
+        if fault is not None and item.crc_ok and header.base_offset == owner.next_offset:
+            fault = None  # it only seemed to go back, behind one whose offset is wrong
+        elif fault is None and header.last_offset >= self._bound and owner.next_offset < owner.trusted:
+            fault = f"offset {header.base_offset} where {owner.next_offset} is due, before {self._bound}"
+        if fault is not None and owner.next_offset >= owner.trusted:
+            self._cut(item.position, fault)
+            return
+        first, last = self._span(item)
+        if fault is not None:
+            what = f"damaged batch: {fault.removeprefix('malformed batch: ')}"
+            owner.problem(self._segment.path, what, RESTORE, item.position, first, last)
         elif header.base_offset > owner.next_offset and not owner.compacted:
             self._gap(item)
         self._index_entry(item)
         owner.tally.batches += 1
         owner.tally.records += header.count
         owner.tally.length_bytes += header.batch_bytes
-        owner.next_offset = header.next_offset
         self._newest_ms = max(self._newest_ms, header.max_timestamp_ms)
-        if item.fault is None:
+        owner.next_offset = last + 1
+        if fault is None:
             self._epoch(item)
             if not owner.quick:
                 self._records(item)
+
+    def _span(self, item: WalkedBatch) -> tuple[int, int]:
+        """The offsets that a batch stands for: its own if they can be, else those that are due."""
+        due, header = self._owner.next_offset, item.header
+        if due <= header.base_offset and header.last_offset < self._bound:
+            return header.base_offset, header.last_offset
+        return due, due + header.last_offset_delta
 
     def _gap(self, item: WalkedBatch) -> None:
         owner, first = self._owner, item.header.base_offset
@@ -638,21 +682,23 @@ class _SegmentCheck:
             self._bloom = Bloom.load(self._owner.disk, path)
             return
         tell = self._owner.problem if self._owner.clean else self._owner.note
-        tell(path, fault[1], then, fault[0])
+        tell(path, f"the Bloom filter is damaged: {fault[1]}", then, fault[0])
 
     def _filter(self, item: WalkedBatch, records: list[Record]) -> None:
         bloom = self._bloom
         assert bloom is not None
         what = ""
         if item.header.control:
-            what = "" if bloom.tombstones else "does not know of the transaction markers in its segment"
+            what = (
+                "" if bloom.tombstones else "the Bloom filter does not know of the transaction markers in its segment"
+            )
         else:
             for record in records:
                 if record.key is not None and not bloom.may_hold(record.key):
-                    what = f"denies the key of offset {record.offset}, which is in its segment"
+                    what = f"the Bloom filter denies the key of offset {record.offset}, which is in its segment"
                     break
                 if record.value is None and not bloom.tombstones:
-                    what = f"does not know of the tombstone at offset {record.offset}"
+                    what = f"the Bloom filter does not know of the tombstone at offset {record.offset}"
                     break
         if what:
             self._filter_good = False
@@ -676,11 +722,12 @@ class _SegmentCheck:
         self._index_good = False
         due = self._segment.length_bytes >= 2 * self._owner.files.config.index_interval_bytes
         if due and self._segment.sealed:
-            self._owner.note(self._segment.side(suffix), "is missing", REBUILD)
+            self._owner.note(self._segment.side(suffix), f"the {INDEXES[suffix]} is missing", REBUILD)
 
     def _bad_index(self, suffix: str, what: str, position: int | None) -> None:
         self._index_good = False
         tell = self._owner.note if self._in_flux else self._owner.problem
+        what = f"the {INDEXES[suffix]} is damaged: {what}"
         tell(self._segment.side(suffix), what, f"nothing is lost: {REBUILD}", position)
 
     def _index_entry(self, item: WalkedBatch) -> None:

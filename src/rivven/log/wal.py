@@ -165,6 +165,12 @@ class Wal:
             crc = crc32c(part, crc)
         return file, position, [GROUP_MAGIC + struct.pack("<I", crc) + rest, *parts]
 
+    def unframe(self, position: int) -> None:
+        """Take back the last group, which was never wholly written: the next one has its number and its place."""
+        assert self._current is not None
+        self._current.end = position
+        self.group_number -= 1
+
     # Files
 
     @property
@@ -311,12 +317,16 @@ def read_wal(disk: Disk, directory: str, after_group: int | None, *, headers_onl
 
 
 def _file_sequence(data: memoryview) -> int:
-    """The sequence in a file's header; 0 for a file that was never finished."""
+    """The sequence in a file's header or, if that is damaged, in its first group; 0 for a file never finished."""
     if len(data) < WAL_HEADER_BYTES:
         return 0
     magic, sequence, _, crc = FILE.unpack_from(data)
-    whole = magic == FILE_MAGIC and crc == crc32c(data[: FILE.size - 4])
-    return int(sequence) if whole else 0
+    if magic == FILE_MAGIC and crc == crc32c(data[: FILE.size - 4]):
+        return int(sequence)
+    if len(data) < WAL_HEADER_BYTES + GROUP.size:
+        return 0
+    claimed = int(GROUP.unpack_from(data, WAL_HEADER_BYTES)[4])
+    return claimed if _group_at(data, WAL_HEADER_BYTES, claimed) is not None else 0
 
 
 def _groups_in(
@@ -327,6 +337,11 @@ def _groups_in(
     while found := _group_at(data, position, file.sequence) or _group_after(data, position, file.sequence):
         start, number, synced, count, position = found
         yield number, synced, count, data[start + GROUP.size : position], f"{file.file.path} at byte {start}"
+    made_bytes = FILE.unpack_from(data)[2]
+    if len(data) < made_bytes and position > WAL_HEADER_BYTES:
+        content.damage.append(
+            f"{file.file.path}: {len(data)} bytes are left of the {made_bytes} that it was made with"
+        )
     if position + GROUP.size <= len(data) and GROUP.unpack_from(data, position)[4] == file.sequence:
         content.torn = f"{file.file.path}: the group at byte {position} was not wholly written"
 

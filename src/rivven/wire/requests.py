@@ -394,7 +394,7 @@ class TopicFetch(Message, frozen=True):
 
 
 class FetchBatches(Request, frozen=True):
-    """Waits up to `max_wait_ms` for `min_bytes` over all its partitions. `isolation` 1 hides what is not committed."""
+    """Waits up to `max_wait_ms` for `min_bytes` in all. `isolation` 1 hides what is not committed."""
 
     max_wait_ms: U32
     min_bytes: U32

@@ -72,7 +72,11 @@ Batches = Annotated[Piece | Pieces, Opaque()]
 
 
 class Shape(NamedTuple):
-    """One node of a message's layout. `parts` are a struct's fields, a list's entry, or a map's key and value."""
+    """One node of a message's layout.
+
+    `kind` is number, tail, flag, text, octets, opaque, option, struct, many or table; `parts` are the fields of a
+    struct, the entry of many, the key and the value of a table.
+    """
 
     kind: str
     name: str = ""
@@ -94,6 +98,9 @@ class Shape(NamedTuple):
         return self.kind == "opaque" or any(part.has_opaque for part in self.parts)
 
 
+_KINDS = {str: "text", bytes: "octets", bool: "flag"}
+
+
 @cache
 def shape(message: type[Message]) -> Shape:
     """The layout of a message class."""
@@ -110,11 +117,11 @@ def _shape(hint: Any, name: str) -> Shape:
         (inner,) = (arg for arg in args if arg is not NoneType)
         return Shape("option", name, parts=(_shape(inner, name),))
     if origin is tuple:
-        return Shape("list", name, LIST_MAX, name, parts=(_shape(args[0], name),))
+        return Shape("many", name, LIST_MAX, name, parts=(_shape(args[0], name),))
     if origin is Mapping:
-        return Shape("map", name, LIST_MAX, name, parts=(_shape(args[0], name), _shape(args[1], name)))
-    if hint in (str, bytes, bool):
-        return Shape(hint.__name__, name)
+        return Shape("table", name, LIST_MAX, name, parts=(_shape(args[0], name), _shape(args[1], name)))
+    if hint in _KINDS:
+        return Shape(_KINDS[hint], name)
     assert issubclass(hint, Message), f"{name}: {hint} has no place on the wire"
     return shape(hint)._replace(name=name)
 

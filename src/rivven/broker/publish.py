@@ -1,0 +1,193 @@
+"""Records in: single publishes are gathered into batches, whole batches are appended as they come.
+
+Whatever is published within one turn to one partition becomes one batch, one write and a share of one sync. A
+reply is fulfilled when its records are durable under the sync policy; replies of a partition leave in offset order.
+Invariant: `_gathering` is empty between turns.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from rivven.errors import BatchTooLarge, Malformed, RivvenError
+from rivven.limits import BATCH_RECORDS_MAX
+from rivven.log import Appended, Log, Store
+from rivven.model import Offset
+from rivven.ports import Clock
+from rivven.record import (
+    BatchHeader,
+    Codec,
+    NewRecord,
+    decode,
+    encode,
+    parse_header,
+    stamp,
+    validate,
+    walk,
+)
+
+from .stats import BrokerStats
+
+RECORD_OVERHEAD_BYTES = 40
+"""More than a record's lengths, deltas and counts ever take."""
+HEADER_OVERHEAD_BYTES = 12
+
+Answer = Callable[[Offset, RivvenError | None], None]
+"""Called with the first offset of what was published once it is durable, or with the reason why it was not."""
+
+
+@dataclass(slots=True)
+class _Gathering:
+    """Records on their way into one batch."""
+
+    records: list[NewRecord] = field(default_factory=list)
+    answers: list[tuple[int, Answer]] = field(default_factory=list)
+    """How many records stand before, and whom to tell."""
+    size_bytes: int = 0
+
+
+class Publisher:
+    def __init__(self, store: Store, clock: Clock, stats: BrokerStats) -> None:
+        self._store = store
+        self._clock = clock
+        self._stats = stats
+        self._gathering: dict[Log, _Gathering] = {}
+        self._undurable: dict[Log, deque[tuple[Offset, Offset, Answer]]] = {}
+        """For each log: what becomes durable with which offset, its first offset, and whom to tell."""
+
+    # One record or a few, without a batch of their own
+
+    def gather(self, log: Log, records: Sequence[NewRecord], answer: Answer) -> None:
+        """Publish these together, in order, in the batch of this turn. Raises what can be told at once."""
+        size_bytes = sum(map(_size_of, records))
+        bytes_max = log.config.max_message_bytes - 61
+        if size_bytes > bytes_max:
+            raise BatchTooLarge(batch_bytes=size_bytes, bytes_max=log.config.max_message_bytes)
+        if log.config.compacts and any(key is None for _, key, _, _ in records):
+            raise Malformed(what="record", reason=f"{log.partition.topic} is compacted, and needs a key")
+        group = self._gathering.get(log)
+        if group is not None and (
+            group.size_bytes + size_bytes > bytes_max or len(group.records) + len(records) > BATCH_RECORDS_MAX
+        ):
+            self._append_gathered(log, self._gathering.pop(log))
+            group = None
+        if group is None:
+            group = self._gathering[log] = _Gathering()
+        group.answers.append((len(group.records), answer))
+        group.records += records
+        group.size_bytes += size_bytes
+
+    def append_gathered(self) -> None:
+        """The turn is over: write what was gathered."""
+        while self._gathering:
+            log, group = self._gathering.popitem()
+            self._append_gathered(log, group)
+
+    def _append_gathered(self, log: Log, group: _Gathering) -> None:
+        try:
+            batch = encode(group.records, codec=_codec_of(log) or Codec.NONE)
+            done = self._append(log, batch, parse_header(batch))
+        except RivvenError as error:
+            for _, answer in group.answers:
+                answer(Offset(-1), error)
+            return
+        waiting = self._undurable.setdefault(log, deque())
+        for before, answer in group.answers:
+            waiting.append((done.next_offset, Offset(done.base_offset + before), answer))
+
+    # Whole batches
+
+    def append_batches(self, log: Log, data: memoryview, answer: Answer) -> None:
+        """Append every batch in `data`, each as it is. All are checked before the first is written."""
+        checked = [(position, validate(data, position)) for position, _ in walk(data)]
+        end = sum(header.batch_bytes for _, header in checked)
+        if not checked or end != len(data):
+            raise Malformed(what="batches", reason="nothing but whole record batches is expected")
+        for _, header in checked:
+            self._check(log, header)
+        codec = _codec_of(log)
+        first: Appended | None = None
+        for position, header in checked:
+            whole = data[position : position + header.batch_bytes]
+            batch: bytearray | memoryview = whole
+            if (codec is not None and header.codec is not codec) or log.config.compacts:
+                batch, header = self._made_over(log, whole, header, codec)
+            done = self._append(log, batch, header)
+            first = first or done
+        assert first is not None
+        self._undurable.setdefault(log, deque()).append((done.next_offset, first.base_offset, answer))
+
+    def _check(self, log: Log, header: BatchHeader) -> None:
+        if header.batch_bytes > log.config.max_message_bytes:
+            raise BatchTooLarge(batch_bytes=header.batch_bytes, bytes_max=log.config.max_message_bytes)
+        if header.control:
+            raise Malformed(what="batch", reason="control batches are the broker's own")
+        if header.count != header.last_offset_delta + 1:
+            raise Malformed(what="batch", reason="a new batch has a record at each of its offsets")
+
+    def _made_over(
+        self, log: Log, batch: memoryview, header: BatchHeader, codec: Codec | None
+    ) -> tuple[bytearray | memoryview, BatchHeader]:
+        """Look into a batch where the topic asks for it: keys where it is compacted, another codec."""
+        records = decode(batch, verify=False)
+        if log.config.compacts and any(record.key is None for record in records):
+            raise Malformed(what="record", reason=f"{log.partition.topic} is compacted, and needs a key")
+        if codec is None or header.codec is codec:
+            return batch, header
+        made = encode(
+            [(record.timestamp_ms, record.key, record.value, record.headers) for record in records],
+            codec=codec,
+            producer_id=header.producer_id,
+            producer_epoch=header.producer_epoch,
+            base_sequence=header.base_sequence,
+            transactional=header.transactional,
+        )
+        return made, parse_header(made)
+
+    # Both
+
+    def _append(self, log: Log, batch: bytearray | memoryview, header: BatchHeader) -> Appended:
+        if log.config.timestamp_type == "LogAppendTime":
+            stamp(batch, self._clock.now_ms())
+            header = parse_header(batch)
+        done = self._store.append(log, batch, header)
+        self._stats.messages_in += header.count
+        self._stats.bytes_in += len(batch)
+        self._stats.batches_in += 1
+        return done
+
+    def answer_durable(self, logs: Iterable[Log]) -> None:
+        """These logs' durable offsets have moved."""
+        for log in logs:
+            waiting = self._undurable.get(log)
+            if waiting is None:
+                continue
+            while waiting and waiting[0][0] <= log.durable:
+                _, first, answer = waiting.popleft()
+                answer(first, None)
+            if not waiting:
+                del self._undurable[log]
+
+    def waiting_logs(self) -> list[Log]:
+        return list(self._undurable)
+
+    def abandon(self, log: Log, error: RivvenError) -> None:
+        """The log is gone: nobody will hear that their records are durable."""
+        for _, _, answer in self._undurable.pop(log, ()):
+            answer(Offset(-1), error)
+
+
+def _size_of(record: NewRecord) -> int:
+    _, key, value, headers = record
+    size_bytes = RECORD_OVERHEAD_BYTES + len(key or b"") + len(value or b"")
+    for name, text in headers:
+        size_bytes += HEADER_OVERHEAD_BYTES + len(name.encode()) + len(text or b"")
+    return size_bytes
+
+
+def _codec_of(log: Log) -> Codec | None:
+    """The codec that the topic insists on; None if producers choose."""
+    chosen = log.config.compression_type
+    return None if chosen == "producer" else Codec[chosen.upper()]

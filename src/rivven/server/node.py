@@ -1,0 +1,314 @@
+"""A running broker: the store on its disk, the listener, the turn of the loop, the chores' thread, the timers.
+
+All decisions are the broker's and the store's; this starts them, feeds them what arrives, performs what they ask for
+and stops them in good order. Requests that arrive in one turn of the event loop are handled together, and the turn
+ends with one call of `Broker.turn`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, cast
+
+from rivven.broker import Broker, BrokerConfig, Reply, Session
+from rivven.errors import RivvenError, SyncFailed
+from rivven.log import Chore, Store, StoreConfig, SyncPolicy
+from rivven.system import SystemClock, SystemDisk, SystemEntropy
+
+from .connection import Connection
+from .metrics import Histogram
+from .receive import SHARED_BYTES, BufferPool
+
+if TYPE_CHECKING:
+    from .config import Settings
+
+logger = logging.getLogger(__name__)
+
+LATENCY_BOUNDS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5, 30)
+SWEEP_S = 5.0
+DRAIN_S = 10.0
+CHORE_RETRY_S = 0.2
+
+
+class Node:
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.shared_buffer = memoryview(bytearray(SHARED_BYTES))
+        self.buffers = BufferPool()
+        self.latency: dict[str, Histogram] = {}
+        self.connections_total = 0
+        self.refused_total = 0
+        self.inflight_bytes = 0
+        self.ready = False
+        self.started_us = 0
+        self._clock = SystemClock()
+        self.now_us: Callable[[], int] = self._clock.now_us
+        self._disk = SystemDisk(settings.data_dir)
+        self._connections: dict[Connection, None] = {}
+        self._by_address: dict[str, int] = {}
+        self._rates: dict[str, list[float]] = {}
+        self._lent: dict[Reply, bytearray] = {}
+        self._turn_wanted = False
+        self._resting: dict[Connection, None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._chores_wanted = asyncio.Event()
+        self._chore_thread = ThreadPoolExecutor(1, thread_name_prefix="rivven-chores")
+        self._server: asyncio.Server | None = None
+        self._failed: asyncio.Future[None] | None = None
+
+    # Start and stop
+
+    async def start(self) -> None:
+        """Recover the store and listen."""
+        self._loop = asyncio.get_running_loop()
+        self._failed = self._loop.create_future()
+        settings = self.settings
+        config = StoreConfig(sync_policy=SyncPolicy.parse(settings.sync_policy))
+        self.store = Store(self._disk, self._clock, SystemEntropy(), config)
+        self.broker = Broker(self.store, self._disk, self._clock, self._broker_config())
+        if self.store.fileno() >= 0:
+            self._loop.add_reader(self.store.fileno(), self._on_committed)
+        self._server = await self._listen(settings.bind_host, settings.bind_port)
+        self._spawn(self._chores_forever())
+        self._spawn(self._sweep_forever())
+        self._spawn(self._clean_forever())
+        self.started_us = self.now_us()
+        self.ready = True
+
+    def _broker_config(self) -> BrokerConfig:
+        settings = self.settings
+        return BrokerConfig(
+            node_id=settings.node_id,
+            host=settings.bind_host,
+            port=settings.bind_port,
+            rack=settings.rack,
+            default_partitions=settings.default_partitions,
+            auto_create_topics=settings.auto_create_topics,
+            segment_bytes=settings.max_segment_size,
+            partitioner_records=settings.partitioner_batch_size,
+            partitioner_linger_ms=settings.partitioner_linger_ms,
+            quotas=dict(settings.quotas),
+        )
+
+    async def _listen(self, host: str, port: int) -> asyncio.Server:
+        server = await self._loop.create_server(
+            lambda: Connection(self), host, port, backlog=1024, reuse_address=True
+        )
+        return server
+
+    @property
+    def address(self) -> tuple[str, int]:
+        assert self._server is not None
+        name = self._server.sockets[0].getsockname()
+        return name[0], name[1]
+
+    @property
+    def connections(self) -> int:
+        return len(self._connections)
+
+    async def run_until(self, stop: asyncio.Event) -> None:
+        """Until somebody asks it to stop, or the disk fails."""
+        assert self._failed is not None
+        waits = {asyncio.ensure_future(stop.wait()), asyncio.ensure_future(asyncio.shield(self._failed))}
+        done, pending = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for task in pending:
+            task.cancel()
+        for task in done:
+            task.result()
+
+    async def stop(self) -> None:
+        """Accept nobody new, answer what is under way, make everything durable, and give the directory up."""
+        self.ready = False
+        if self._server is not None:
+            self._server.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(DRAIN_S):
+                while any(connection.session.owed for connection in self._connections):
+                    self.want_turn()
+                    await asyncio.sleep(0.01)
+        for connection in list(self._connections):
+            connection.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._chore_thread.shutdown(wait=True)
+        if hasattr(self, "store"):
+            self._loop.remove_reader(self.store.fileno())
+            self.store.close()
+        self._disk.close()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        """Something went wrong that nobody can mend: end, so that a restart recovers."""
+        assert self._failed is not None
+        if not self._failed.done():
+            self._failed.set_exception(error)
+        self.ready = False
+
+    # The turn
+
+    def want_turn(self, connection: Connection | None = None) -> None:
+        """Have the turn end soon; a connection that was paused for it is read again after it."""
+        if connection is not None:
+            self._resting[connection] = None
+        if not self._turn_wanted:
+            self._turn_wanted = True
+            self._loop.call_soon(self._turn)
+
+    def _on_committed(self) -> None:
+        self._turn_wanted = True
+        self._turn()
+
+    def _turn(self) -> None:
+        self._turn_wanted = False
+        try:
+            touched = self.broker.turn()
+        except RivvenError as error:
+            self._fail(error)
+            return
+        resting, self._resting = self._resting, {}
+        for session in touched:
+            resting.pop(cast(Connection, session.connection), None)
+            self._serve(session)
+        for connection in resting:
+            connection.send_ready()
+        if self.store.has_chores:
+            self._chores_wanted.set()
+        self._set_timer()
+
+    def _serve(self, session: Session) -> None:
+        connection = cast(Connection, session.connection)
+        connection.send_ready()
+        if session.muted_until_us and not connection.muted:
+            wait_s = (session.muted_until_us - self.now_us()) / 1e6
+            session.muted_until_us = 0
+            if wait_s > 0:
+                connection.mute()
+                self._loop.call_later(wait_s, connection.unmute)
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        due_us = self.broker.due_us()
+        if due_us is not None:
+            wait_s = max(0.0, (due_us - self.now_us()) / 1e6)
+            self._timer = self._loop.call_later(wait_s, self.want_turn)
+
+    def sent(self, replies: list[Reply]) -> None:
+        """These have left: account for them."""
+        now_us = self.now_us()
+        for reply in replies:
+            self.inflight_bytes -= reply.size_bytes
+            latency = self.latency.get(reply.kind)
+            if latency is None:
+                latency = self.latency[reply.kind] = Histogram(LATENCY_BOUNDS_S)
+            latency.observe((now_us - reply.begun_us) / 1e6)
+            if self._lent and (buffer := self._lent.pop(reply, None)) is not None:
+                self.buffers.give(buffer)
+
+    def lend(self, buffer: bytearray, reply: Reply) -> None:
+        """The request looks into this buffer; it goes back to the pool with the reply."""
+        self._lent[reply] = buffer
+
+    # Who may connect
+
+    def admit(self, connection: Connection) -> bool:
+        address = connection.address
+        here = self._by_address.get(address, 0)
+        settings = self.settings
+        if len(self._connections) >= settings.max_total_connections or here >= settings.max_connections_per_ip:
+            self.refused_total += 1
+            return False
+        self._connections[connection] = None
+        self._by_address[address] = here + 1
+        self.connections_total += 1
+        return True
+
+    def forget(self, connection: Connection) -> None:
+        if connection not in self._connections:
+            return
+        del self._connections[connection]
+        self._resting.pop(connection, None)
+        left = self._by_address[connection.address] - 1
+        if left:
+            self._by_address[connection.address] = left
+        else:
+            del self._by_address[connection.address]
+            self._rates.pop(connection.address, None)
+
+    def within_rate(self, address: str, now_us: int) -> bool:
+        """One request more from this address: whether it is within the limit of requests per second."""
+        rate = self.settings.rate_limit_per_ip
+        if rate == 0:
+            return True
+        bucket = self._rates.get(address)
+        if bucket is None:
+            bucket = self._rates[address] = [float(rate), float(now_us)]
+        bucket[0] = min(float(rate), bucket[0] + (now_us - bucket[1]) * rate / 1e6)
+        bucket[1] = float(now_us)
+        if bucket[0] < 1:
+            return False
+        bucket[0] -= 1
+        return True
+
+    def close_later(self, connection: Connection, seconds: float) -> None:
+        self._loop.call_later(seconds, connection.close)
+
+    # The slow work
+
+    async def _chores_forever(self) -> None:
+        while True:
+            for chore in self.store.chores():
+                await self._perform(chore)
+            self._chores_wanted.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1):
+                    await self._chores_wanted.wait()
+
+    async def _perform(self, chore: Chore) -> None:
+        following = [chore]
+        while following:
+            chore = following.pop()
+            error: OSError | SyncFailed | None = None
+            try:
+                await self._loop.run_in_executor(self._chore_thread, chore.run)
+            except (OSError, SyncFailed) as failed:
+                error = failed
+            following += self.store.finish(chore, error)
+            if error is not None:
+                await asyncio.sleep(CHORE_RETRY_S)
+        self.want_turn()
+
+    async def _sweep_forever(self) -> None:
+        """Close the connections that nobody has used for too long, or that trickle a frame for ever."""
+        while True:
+            await asyncio.sleep(min(SWEEP_S, self.settings.idle_timeout_secs / 2))
+            limit_us = self.now_us() - int(self.settings.idle_timeout_secs * 1e6)
+            for connection in list(self._connections):
+                since_us = connection.idle_since_us()
+                if since_us is not None and since_us < limit_us:
+                    connection.abort()
+
+    async def _clean_forever(self) -> None:
+        """Apply retention and compaction now and then."""
+        while True:
+            await asyncio.sleep(self.settings.clean_interval_secs)
+            self.store.retain()
+            for log in self.store.logs:
+                if (chore := self.store.begin_cleaning(log)) is not None:
+                    await self._perform(chore)

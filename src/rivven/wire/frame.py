@@ -1,0 +1,156 @@
+"""Frames: a length, then that many bytes. What came in is cut into frames where it lies.
+
+Sans-I/O: the shell asks for a `buffer`, receives into it and says how much; whole frames come back as views. A
+small frame lies in the receive buffer, a large one in a buffer of its own, and nothing is copied but the odd
+half frame at a buffer's end. A buffer is used again only when nobody looks into it any more.
+A length above the limit is told at once, before anything is kept for it.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+
+from rivven.errors import Malformed
+from rivven.limits import KIB, MIB
+
+from .bounds import FRAME_HEADER_BYTES, REQUEST_BYTES_MAX, unreadable
+from .schema import Piece
+
+LENGTH = struct.Struct(">I")
+HEAD = struct.Struct(">BI")
+"""The format and the correlation id."""
+WHOLE_HEAD = struct.Struct(">IBI")
+
+RECEIVE_BYTES = 64 * KIB
+TRUSTED_BYTES = 1 * MIB
+"""What a length alone may reserve; the buffer of a longer frame grows with what really arrives."""
+
+
+class Format(IntEnum):
+    """How the payload of a frame is written. Each frame says it for itself, and is answered in kind."""
+
+    POSTCARD = 0
+    PROTOBUF = 1
+
+
+FORMATS = tuple(Format)
+
+
+def read_head(body: Piece) -> tuple[Format, int]:
+    """The format and the correlation id of a native frame; `body` is what follows the length."""
+    if len(body) < FRAME_HEADER_BYTES:
+        raise unreadable("Wire data too short (need format byte + correlation_id)")
+    form, correlation_id = HEAD.unpack_from(body)
+    if form > Format.PROTOBUF:
+        raise about(unreadable(f"Unknown wire format: {form:#04x}"), Format.POSTCARD, correlation_id)
+    return FORMATS[form], correlation_id
+
+
+def about(error: Malformed, form: Format, correlation_id: int) -> Malformed:
+    """The same error, knowing which frame it is about, so that the refusal can say so."""
+    error.facts = {"format": form, "correlation_id": correlation_id, **error.facts}
+    return error
+
+
+class Splitter:
+    """Cuts a stream into frame bodies, without their lengths."""
+
+    def __init__(self, *, frame_bytes_max: int = REQUEST_BYTES_MAX, receive_bytes: int = RECEIVE_BYTES) -> None:
+        assert receive_bytes >= 2 * LENGTH.size
+        self._frame_bytes_max = frame_bytes_max
+        self._receive_bytes = receive_bytes
+        self._small = bytearray(receive_bytes)
+        self._start = self._end = 0  # what of `_small` came in and was not handed out
+        self._large: bytearray | None = None
+        self._large_end = self._large_bytes = 0
+        self.oversized: int | None = None
+        """The length that was above the limit. Nothing after it is read; say so and close."""
+
+    def buffer(self) -> memoryview:
+        """Where to receive next; never empty. Release it, by `received` or by dropping it, before the next call."""
+        if self._large is not None:
+            if self._large_end == len(self._large):
+                self._large += bytes(min(3 * len(self._large), self._large_bytes - len(self._large)))
+            return memoryview(self._large)[self._large_end :]
+        self._make_room()
+        return memoryview(self._small)[self._end :]
+
+    def received(self, count: int) -> list[memoryview]:
+        """The bodies that are whole now that `count` more bytes lie in the buffer."""
+        if self.oversized is not None:
+            return []
+        if self._large is None:
+            self._end += count
+            return self._split()
+        self._large_end += count
+        if self._large_end < self._large_bytes:
+            return []
+        body, self._large = memoryview(self._large), None
+        return [body]
+
+    def feed(self, data: Piece) -> list[memoryview]:
+        """`buffer` and `received` for whoever was handed the bytes."""
+        bodies: list[memoryview] = []
+        rest = memoryview(data)
+        while rest and self.oversized is None:
+            with self.buffer() as room:
+                count = min(len(room), len(rest))
+                room[:count] = rest[:count]
+            bodies += self.received(count)
+            rest = rest[count:]
+        return bodies
+
+    def _split(self) -> list[memoryview]:
+        bodies: list[memoryview] = []
+        view = memoryview(self._small)
+        start, end = self._start, self._end
+        while end - start >= LENGTH.size:
+            (length,) = LENGTH.unpack_from(view, start)
+            if length > self._frame_bytes_max:
+                self.oversized = length
+                break
+            body = start + LENGTH.size
+            if end - body < length:
+                if length + LENGTH.size > self._receive_bytes:
+                    self._begin_large(view[body:end], length)
+                    start = end
+                break
+            start = body + length
+            bodies.append(view[body:start])
+        self._start = start
+        return bodies
+
+    def _begin_large(self, begun: memoryview, length: int) -> None:
+        self._large = bytearray(min(length, max(TRUSTED_BYTES, len(begun))))
+        self._large[: len(begun)] = begun
+        self._large_end, self._large_bytes = len(begun), length
+
+    def _make_room(self) -> None:
+        """Start over in the small buffer, or in a new one, unless the frame that was begun fits where it lies."""
+        start, end = self._start, self._end
+        if start == end == 0:
+            if self._is_watched():
+                self._small = bytearray(self._receive_bytes)
+            return
+        waiting = end - start
+        if waiting:
+            wanted = LENGTH.size
+            if waiting >= LENGTH.size:
+                wanted += LENGTH.unpack_from(self._small, start)[0]
+            if start + wanted <= self._receive_bytes and end < self._receive_bytes:
+                return
+        begun = self._small[start:end]
+        if self._is_watched():
+            self._small = bytearray(self._receive_bytes)
+        self._small[:waiting] = begun
+        self._start, self._end = 0, waiting
+
+    def _is_watched(self) -> bool:
+        """Whether a body that lies in the small buffer is still in use: then the buffer may not change its length."""
+        try:
+            self._small.append(0)
+        except BufferError:
+            return True
+        self._small.pop()
+        return False
