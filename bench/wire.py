@@ -23,17 +23,17 @@ from rivven.wire import (
     responses,
 )
 
-ROUNDS = 5 if "--quick" in sys.argv else 25
-REPEATS = 500 if "--quick" in sys.argv else 5_000
+ROUNDS = 25 if "--quick" in sys.argv else 300
+REPEATS = 300
 MESSAGES = 100
 
 
 def measure(bench: str, act: Callable[[], object], *, units: int = 1) -> None:
-    """The median of many rounds per message, and the best round, which a busy machine disturbs least."""
+    """The median of many short rounds per message, and the best round, which a busy machine disturbs least."""
     times_ns = []
     repeats = max(1, REPEATS // units)
+    gc.collect()
     for _ in range(ROUNDS):
-        gc.collect()
         start = time.perf_counter_ns()
         for _ in range(repeats):
             act()

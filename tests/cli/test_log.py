@@ -493,12 +493,26 @@ def test_a_file_of_no_known_kind_is_refused(run, filled):
     assert "lock is no file of a data directory" in err
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_file_that_may_not_be_read_is_said_so(run, data):
-    (data / f"{ORDERS}.log").chmod(0)
-    code, _, err = run("verify", data)
-    assert code == 2
-    assert "permission denied" in err
+@pytest.mark.parametrize("name", [f"{ORDERS}.log", "topic_metadata.json", "lock"])
+def test_a_file_that_may_not_be_read_is_said_so(data, name):
+    code = (
+        "import os, sys\nfrom rivven.cli.main import main\n"
+        "try: main(['log', 'verify', sys.argv[1]])\nexcept SystemExit: pass\n"  # all is imported by now
+        "os.chmod(sys.argv[2], 0)\n"
+        "if os.geteuid() == 0: os.seteuid(65534)\n"  # root may read everything
+        "main(['log', 'verify', sys.argv[1]])"
+    )
+    for parent in (data, *data.parents[:2]):
+        parent.chmod(0o755)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    found = subprocess.run(
+        [sys.executable, "-c", code, data, data / name], capture_output=True, text=True, env=environment, timeout=60
+    )
+    assert found.returncode == 2
+    assert found.stderr.startswith("error: ")
+    assert "permission denied" in found.stderr
+    assert "Run this as the user that the node runs as." in found.stderr
+    assert len(found.stderr.splitlines()) == 2
 
 
 # Signals and pipes

@@ -204,10 +204,10 @@ def test_a_checkpoint_without_room_is_tried_again(tmp_path: Path, faulty: Faulty
     with writing(tmp_path / "data", history, "--appends", 3) as writer:
         assert writer.wait_for_end() == 0, writer.errors
     fault = faulty(f"{call}:error=ENOSPC:when=2..5", document)
-    with writing(tmp_path / "data", history, "--run", 1, "--appends", 300, prefix=fault) as writer:
+    with writing(tmp_path / "data", history, "--run", 1, "--appends", 120, prefix=fault) as writer:
         assert writer.wait_for_end() == 0, writer.errors
     assert injected(tmp_path)
-    assert len(history.acks) == 909
+    assert len(history.acks) == 369
     assert_nothing_lost(tmp_path, history)
 
 
@@ -218,10 +218,10 @@ def test_a_write_ahead_file_that_found_no_room_leaves_nothing_behind(
     """Call 1 fills the file with zeros, call 2 writes its header."""
     history = History()
     fault = faulty(f"pwrite64:error=ENOSPC:when={call}", WAL_2)
-    with writing(tmp_path / "data", history, "--appends", 300, prefix=fault) as writer:
+    with writing(tmp_path / "data", history, "--appends", 120, prefix=fault) as writer:
         assert writer.wait_for_end() == 0, writer.errors
     assert injected(tmp_path) == 1
-    assert len(history.acks) == 900
+    assert len(history.acks) == 360
     assert not (tmp_path / "data" / WAL_2).exists(), "it takes the room that is wanting, and nobody will use it"
     assert_nothing_lost(tmp_path, history)
 

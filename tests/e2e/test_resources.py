@@ -1,4 +1,4 @@
-"""What a store takes from the system and gives back: descriptors, memory, threads, and files that others still read."""
+"""What a store takes from the system and gives back: descriptors, memory, threads, and files somebody still reads."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_writers_that_are_at_it_when_the_store_closes_all_come_back(tmp_path: Pa
     assert begun.wait(WAIT_S)
     store.close()
     for thread in threads:
-        thread.join(5)
+        thread.join(2)
     hanging = sum(thread.is_alive() for thread in threads)
     assert not hanging, f"{hanging} of 4 writers wait for ever"
     assert [type(error) for error in ends] == [StoreClosed] * 4

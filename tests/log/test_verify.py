@@ -77,7 +77,7 @@ def test_a_compacted_directory_gives_no_findings(cleaned):
 def test_transactions_and_epochs_give_no_findings():
     world = new_world()
     for epoch in range(3):
-        world.write(b"a", **transactional(leader_epoch=epoch, base_sequence=epoch))
+        world.write(b"a", leader_epoch=epoch, **transactional(base_sequence=epoch))
         world.mark(7, commit=epoch % 2 == 0)
         world.store.log("t", 0).roll()
     world.store.close()

@@ -171,6 +171,63 @@ PROTOBUF_RESPONSES: dict[str, Response] = {
     "HandshakeResult": r.HandshakeResult(2, True, "OK"),
 }
 
+LONG = "n" * 257
+TOO_LONG: list[tuple[Request, str]] = [
+    (q.Authenticate(LONG, "", True), "username exceeds max length (257 > 256)"),
+    (q.Authenticate("", "p" * 65_537, True), "password exceeds max length (65537 > 65536)"),
+    (q.SaslAuthenticate(b"m" * 257, b""), "mechanism exceeds max length (257 > 256)"),
+    (q.SaslAuthenticate(b"", b"a" * 65_537), "auth_bytes exceeds max length (65537 > 65536)"),
+    (q.ScramClientFirst(b"a" * 65_537), "message exceeds max length (65537 > 65536)"),
+    (q.Publish(LONG, None, None, b""), "topic exceeds max length (257 > 256)"),
+    (q.Publish("ü" * 129, None, None, b""), "topic exceeds max length (258 > 256)"),
+    (q.CreateTopic(LONG), "topic exceeds max length (257 > 256)"),
+    (q.CommitOffset(LONG, "t", 0, 0), "consumer_group exceeds max length (257 > 256)"),
+    (q.CommitTransaction(LONG, 0, 0), "txn_id exceeds max length (257 > 256)"),
+    (q.Handshake(2, LONG), "client_id exceeds max length (257 > 256)"),
+    (q.Heartbeat("g", 0, LONG), "member_id exceeds max length (257 > 256)"),
+    (q.JoinGroup(LONG, "", 0, 0, "", ()), "group_id exceeds max length (257 > 256)"),
+    (q.JoinGroup("", "", 0, 0, LONG, ()), "protocol_type exceeds max length (257 > 256)"),
+    (q.JoinGroup("", "", 0, 0, "", (LONG,)), "subscriptions exceeds max length (257 > 256)"),
+    (q.GetClusterMetadata(("t",) * 10_001), "topics list exceeds max length (10001 > 10000)"),
+    (
+        q.AddPartitionsToTxn("x", 0, 0, (q.TxnPartition("t", 0),) * 10_001),
+        "partitions list exceeds max length (10001 > 10000)",
+    ),
+    (
+        q.AddOffsetsToTxn("x", 0, 0, "g", (q.TxnOffset("t", 0, 0),) * 10_001),
+        "offsets list exceeds max length (10001 > 10000)",
+    ),
+    (
+        q.DescribeQuotas((q.QuotaEntity("user"),) * 10_001),
+        "entities list exceeds max length (10001 > 10000)",
+    ),
+    (
+        q.AlterQuotas((q.QuotaAlteration("user", None, "k"),) * 10_001),
+        "alterations list exceeds max length (10001 > 10000)",
+    ),
+    (
+        q.AlterTopicConfig("t", (q.TopicConfigEntry("k"),) * 10_001),
+        "configs list exceeds max length (10001 > 10000)",
+    ),
+    (
+        q.DeleteRecords("t", (q.PartitionOffset(0, 0),) * 10_001),
+        "partition_offsets list exceeds max length (10001 > 10000)",
+    ),
+    (
+        q.PublishBatch("t", None, (q.BatchRecord(None, b""),) * 10_001),
+        "records list exceeds max length (10001 > 10000)",
+    ),
+    (
+        q.SyncGroup("g", 0, "m", (q.MemberAssignment("m", ()),) * 10_001),
+        "assignments list exceeds max length (10001 > 10000)",
+    ),
+    (
+        q.SyncGroup("g", 0, "m", (q.MemberAssignment("m", (q.TopicAssignment("t", tuple(range(101))),)),) * 2000),
+        "partitions list exceeds max length (200081 > 200000)",
+    ),
+]
+"""What is above a bound, and how the refusal puts it."""
+
 
 def load(file: str) -> dict[str, bytes]:
     """The vectors of one file: `= name`, then lines of hex, each with a note behind a bar."""

@@ -81,9 +81,11 @@ class Store:
         self.recovery = RecoveryReport()
         try:
             self._recover()
-        except BaseException:
+        except BaseException as error:
             self._journal.close()
             self._lock.release()
+            if isinstance(error, OSError):
+                self._refused(error, "the data directory")
             raise
 
     # Opening
@@ -224,10 +226,14 @@ class Store:
         return topic
 
     def _open_partitions(self, topic: Topic, partitions: list[TopicPartition]) -> None:
-        self._disk.make_dirs(topic_files.topic_directory(topic.name))
-        self._disk.sync_dir(topic_files.TOPICS)
-        for partition in partitions:
-            self._open_log(topic, partition, None, [])
+        try:
+            self._disk.make_dirs(topic_files.topic_directory(topic.name))
+            self._disk.sync_dir(topic_files.TOPICS)
+            for partition in partitions:
+                self._open_log(topic, partition, None, [])
+        except OSError as error:
+            # The list has the topic already, so there is no way back: the next start makes what is missing.
+            self._end(error, topic_files.topic_directory(topic.name))
         self._checkpoint_wanted = True
 
     def _save_topic(self, topic: Topic) -> None:
@@ -282,7 +288,10 @@ class Store:
             raise
         for partition in topic.each():
             del self._logs[partition]
-        topic_files.finish_deleting(self._disk, topic)
+        try:
+            topic_files.finish_deleting(self._disk, topic)
+        except OSError as error:
+            self._end(error, topic_files.topic_directory(name))
         with suppress(DiskFull):  # the next change, or the next start, takes it off the list
             self._save_topics()
 

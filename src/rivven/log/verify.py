@@ -618,7 +618,10 @@ class _SegmentCheck:
         first, last = self._span(item)
         if fault is not None:
             what = f"damaged batch: {fault.removeprefix('malformed batch: ')}"
-            owner.problem(self._segment.path, what, RESTORE, item.position, first, last)
+            if min(last, owner.trusted - 1) >= owner.start:
+                owner.problem(self._segment.path, what, RESTORE, item.position, first, last)
+            else:
+                owner.note(self._segment.path, what, "nothing is lost: these offsets were deleted", item.position)
         elif header.base_offset > owner.next_offset and not owner.compacted:
             self._gap(item)
         self._index_entry(item)
@@ -720,8 +723,10 @@ class _SegmentCheck:
 
     def _missing_index(self, suffix: str) -> None:
         self._index_good = False
-        due = self._segment.length_bytes >= 2 * self._owner.files.config.index_interval_bytes
-        if due and self._segment.sealed:
+        owner = self._owner
+        long_enough = self._segment.length_bytes >= 2 * owner.files.config.index_interval_bytes
+        # Indexes reach the disk with the checkpoint after the roll: before that, nobody misses one.
+        if long_enough and self._segment.sealed and self._bound <= owner.trusted and not owner.live:
             self._owner.note(self._segment.side(suffix), f"the {INDEXES[suffix]} is missing", REBUILD)
 
     def _bad_index(self, suffix: str, what: str, position: int | None) -> None:

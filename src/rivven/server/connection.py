@@ -69,6 +69,7 @@ class Connection(asyncio.BufferedProtocol):
         transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        del exc
         self._transport = None
         for reply in self.session.owed:
             self._node.inflight_bytes -= reply.size_bytes

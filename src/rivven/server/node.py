@@ -59,7 +59,7 @@ class Node:
         self._chores_wanted = asyncio.Event()
         self._chore_thread = ThreadPoolExecutor(1, thread_name_prefix="rivven-chores")
         self._server: asyncio.Server | None = None
-        self._failed: asyncio.Future[None] | None = None
+        self._failed: asyncio.Future[Any] | None = None
 
     # Start and stop
 
@@ -96,10 +96,7 @@ class Node:
         )
 
     async def _listen(self, host: str, port: int) -> asyncio.Server:
-        server = await self._loop.create_server(
-            lambda: Connection(self), host, port, backlog=1024, reuse_address=True
-        )
-        return server
+        return await self._loop.create_server(lambda: Connection(self), host, port, backlog=1024)
 
     @property
     def address(self) -> tuple[str, int]:
@@ -114,12 +111,11 @@ class Node:
     async def run_until(self, stop: asyncio.Event) -> None:
         """Until somebody asks it to stop, or the disk fails."""
         assert self._failed is not None
-        waits = {asyncio.ensure_future(stop.wait()), asyncio.ensure_future(asyncio.shield(self._failed))}
-        done, pending = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        for task in pending:
-            task.cancel()
-        for task in done:
-            task.result()
+        stopping: asyncio.Future[Any] = asyncio.ensure_future(stop.wait())
+        await asyncio.wait({stopping, self._failed}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if self._failed.done():
+            self._failed.result()
 
     async def stop(self) -> None:
         """Accept nobody new, answer what is under way, make everything durable, and give the directory up."""

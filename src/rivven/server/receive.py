@@ -103,9 +103,8 @@ class Receiver:
         frame = self._frame
         assert frame is not None
         self._got += count
-        if not self._frame_bytes:
-            if self._got < LENGTH.size or not self._know_length(frame):
-                return []
+        if not self._frame_bytes and (self._got < LENGTH.size or not self._know_length(frame)):
+            return []
         if self._got < self._frame_bytes:
             return []
         self._frame = None

@@ -1,10 +1,13 @@
 """Vocabulary <-> protobuf by shape: fields of the same names are copied, whatever the message.
 
-Protobuf knows no absent number or text, so where the schema has no `optional`, 0 and "" read as None.
+For each class the copying is worked out once, as one small function per field. Protobuf knows no absent number or
+text, so where the schema has no `optional`, 0 and "" read as None.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 from rivven.errors import Malformed
@@ -14,81 +17,138 @@ from .schema import Message, Shape
 
 Proto: TypeAlias = Any
 """A message of the protobuf run-time, which has no static types here."""
+Getter: TypeAlias = Callable[[Proto], Any]
+Putter: TypeAlias = Callable[[Proto, Any], None]
 
 UINT32_MAX = 2**32 - 1
 RENAMED = {"expires_in_s": "expires_in"}
 """Fields that carry their unit here and don't there."""
 
+_getters: dict[type[Message], list[Getter]] = {}
+_putters: dict[type[Message], list[tuple[str, Putter]]] = {}
+
 
 def read(layout: Shape, proto: Proto) -> Message:
     """The message whose fields have the names of the proto's own."""
-    known = proto.DESCRIPTOR.fields_by_name
-    given = {}
-    for part in layout.parts:
-        name = RENAMED.get(part.name, part.name)
-        if name in known:
-            given[part.name] = _value(part, proto, known[name])
-        elif part.name == "key" and "record" in known:
-            given |= _record(proto)
-    return layout.type(**given)  # type: ignore[no-any-return]
+    getters = _getters.get(layout.type)
+    if getters is None:
+        known = proto.DESCRIPTOR.fields_by_name
+        getters = _getters[layout.type] = [_getter(part, known) for part in layout.parts]
+    return layout.type(*[get(proto) for get in getters])  # type: ignore[no-any-return]
 
 
-def _record(proto: Proto) -> dict[str, Any]:
-    if not proto.HasField("record"):
-        raise unreadable("Missing record")
-    record = proto.record
-    return {"key": record.key if record.has_key else None, "value": record.value}
+def write(layout: Shape, message: Message, proto: Proto) -> None:
+    putters = _putters.get(layout.type)
+    if putters is None:
+        known = proto.DESCRIPTOR.fields_by_name
+        putters = _putters[layout.type] = [(part.name, _putter(part, known)) for part in layout.parts]
+    for name, put in putters:
+        put(proto, getattr(message, name))
 
 
-def _value(part: Shape, proto: Proto, field: Any) -> Any:
-    value = getattr(proto, field.name)
-    if part.kind == "option":
-        if not (proto.HasField(field.name) if field.has_presence else value):
-            return None
-        (part,) = part.parts
-    if part.kind == "many":
-        (entry,) = part.parts
-        return tuple(read(entry, item) for item in value) if entry.type else tuple(value)
-    if part.kind == "table":
-        return dict(value)
-    if part.width and value > part.width.most:
-        raise invalid(f"{part.name} {value} exceeds {part.width.name}::MAX ({part.width.most})")
-    return value
+def _getter(part: Shape, known: Any) -> Getter:
+    name = RENAMED.get(part.name, part.name)
+    if name not in known:
+        return _getter_elsewhere(part, known)
+    field, plain = known[name], attrgetter(name)
+    if part.kind != "option":
+        return _getter_of(part, field, plain)
+    value = _getter_of(part.parts[0], field, plain)
+    if field.has_presence:
+        return lambda proto: value(proto) if proto.HasField(name) else None
+    return lambda proto: value(proto) or None
 
 
-def write(layout: Shape, message: Any, proto: Proto) -> None:
-    known = proto.DESCRIPTOR.fields_by_name
-    for part in layout.parts:
-        name, value = RENAMED.get(part.name, part.name), getattr(message, part.name)
-        if name in known:
-            _put(part, value, proto, known[name])
-        elif part.name == "key" and "record" in known:
-            proto.record.key, proto.record.has_key = value or b"", value is not None
-            proto.record.value = message.value
-        elif part.name != "value" and value:
-            raise Malformed(what=layout.name, reason=f"{part.name} is not available in protobuf; use postcard")
-
-
-def _put(part: Shape, value: Any, proto: Proto, field: Any) -> None:
-    if value is None:
-        return
-    if part.kind == "option":
-        (part,) = part.parts
+def _getter_of(part: Shape, field: Any, plain: Getter) -> Getter:
     if part.kind == "many":
         (entry,) = part.parts
         if entry.type:
-            for item in value:
-                write(entry, item, getattr(proto, field.name).add())
-        else:
-            getattr(proto, field.name).extend(value)
-    elif part.kind == "table":
-        getattr(proto, field.name).update(value)
-    elif part.kind == "opaque":
-        setattr(proto, field.name, b"".join(value) if type(value) is tuple else bytes(value))
-    elif part.width and part.width.name == "u64" and field.type == field.TYPE_UINT32:
-        setattr(proto, field.name, min(value, UINT32_MAX))  # a counter: the nearest it can say
-    else:
-        setattr(proto, field.name, value)
+            return lambda proto: tuple([read(entry, item) for item in plain(proto)])
+        return lambda proto: tuple(plain(proto))
+    if part.kind == "table":
+        return lambda proto: dict(plain(proto))
+    if part.width and part.width.most < UINT32_MAX and field.type == field.TYPE_UINT32:
+        return _narrow(part, plain)
+    return plain
+
+
+def _narrow(part: Shape, plain: Getter) -> Getter:
+    """A number that protobuf has no type for: it comes in a wider one."""
+    width = part.width
+    assert width
+
+    def get(proto: Proto) -> int:
+        value: int = plain(proto)
+        if value > width.most:
+            raise invalid(f"{part.name} {value} exceeds {width.name}::MAX ({width.most})")
+        return value
+
+    return get
+
+
+def _getter_elsewhere(part: Shape, known: Any) -> Getter:
+    if "record" in known and part.name == "key":
+        return _record_key
+    if "record" in known and part.name == "value":
+        return attrgetter("record.value")
+    assert part.kind == "many", f"protobuf has no {part.name}"
+    return lambda _: ()
+
+
+def _record_key(proto: Proto) -> bytes | None:
+    if not proto.HasField("record"):
+        raise unreadable("Missing record")
+    return proto.record.key if proto.record.has_key else None
+
+
+def _putter(part: Shape, known: Any) -> Putter:
+    name = RENAMED.get(part.name, part.name)
+    if name not in known:
+        return _putter_elsewhere(part, known)
+    if part.kind != "option":
+        return _putter_of(part, known[name])
+    put = _putter_of(part.parts[0], known[name])
+    return lambda proto, value: None if value is None else put(proto, value)
+
+
+def _putter_of(part: Shape, field: Any) -> Putter:
+    name = field.name
+    if part.kind == "many":
+        (entry,) = part.parts
+        if entry.type:
+            return lambda proto, value: _put_structs(entry, value, getattr(proto, name))
+        return lambda proto, value: getattr(proto, name).extend(value)
+    if part.kind == "table":
+        return lambda proto, value: getattr(proto, name).update(value)
+    if part.kind == "opaque":
+        return lambda proto, value: setattr(proto, name, b"".join(value) if type(value) is tuple else bytes(value))
+    if part.width and part.width.most > UINT32_MAX and field.type == field.TYPE_UINT32:
+        return lambda proto, value: setattr(proto, name, min(value, UINT32_MAX))  # the nearest it can say
+    return lambda proto, value: setattr(proto, name, value)
+
+
+def _put_structs(entry: Shape, values: tuple[Message, ...], row: Any) -> None:
+    for value in values:
+        write(entry, value, row.add())
+
+
+def _putter_elsewhere(part: Shape, known: Any) -> Putter:
+    if "record" in known and part.name == "key":
+        return _put_record_key
+    if "record" in known and part.name == "value":
+        return lambda proto, value: setattr(proto.record, "value", value)
+
+    def put_nothing(_: Proto, value: Any) -> None:
+        if value:
+            raise Malformed(what="message", reason=f"{part.name} is not available in protobuf; use postcard")
+
+    return put_nothing
+
+
+def _put_record_key(proto: Proto, key: bytes | None) -> None:
+    proto.record.SetInParent()
+    if key is not None:
+        proto.record.key, proto.record.has_key = key, True
 
 
 # The bounds that postcard checks as it reads

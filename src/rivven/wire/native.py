@@ -179,7 +179,7 @@ def encode_response(response: Response, correlation_id: int, form: Format = Form
 def _seal(parts: list[Piece], form: Format, correlation_id: int) -> int:
     """Put the head in front, now that the length is known."""
     length = (len(parts[0]) if len(parts) == 1 else sum(map(len, parts))) - LENGTH.size
-    WHOLE_HEAD.pack_into(parts[0], 0, length, form, correlation_id)  # type: ignore[arg-type]
+    WHOLE_HEAD.pack_into(parts[0], 0, length, form, correlation_id)
     return length
 
 

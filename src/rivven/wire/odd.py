@@ -37,6 +37,7 @@ Map: TypeAlias = dict[Any, Any]
 UINT16_MAX = 2**16 - 1
 UINT32_MAX = 2**32 - 1
 INT64_MAX = 2**63 - 1
+UINT64_MAX = 2**64 - 1
 
 
 class Way(NamedTuple):
@@ -106,7 +107,7 @@ def _write_messages(value: Messages, proto: Proto) -> None:
             record.key, record.has_key = message.key, True
         for header in message.headers:
             record.headers.add(key=header.name, value=header.value)
-    proto.high_watermark = max((message.offset + 1 for message in value.messages), default=0)
+    proto.high_watermark = min(max((message.offset + 1 for message in value.messages), default=0), UINT64_MAX)
 
 
 def _read_committed(proto: Proto) -> CommittedOffset:

@@ -62,13 +62,6 @@ def put(out: bytearray, number: int, most: int, field: str) -> None:
         put(out, number, most, field)
 
 
-def put_signed(out: bytearray, number: int, most: int, field: str) -> None:
-    """Zig-zag: 0, -1, 1, -2 become 0, 1, 2, 3, so that small numbers of either sign stay short."""
-    if not -most - 1 <= number <= most:
-        raise Malformed(what="message", reason=f"{field} {number} is outside {-most - 1}..{most}")
-    put(out, number * 2 if number >= 0 else -number * 2 - 1, 2 * most + 1, field)
-
-
 def put_opaque(out: bytearray, parts: list[Piece], pieces: Piece | tuple[Piece, ...]) -> bytearray:
     """A length in `out`, then the pieces as they are, behind it in `parts`; what follows goes to the new `out`."""
     if isinstance(pieces, tuple):

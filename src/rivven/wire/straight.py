@@ -38,7 +38,7 @@ def source(message: Shape) -> str:
 def _compiled(text: str, name: str, message: Shape) -> Any:
     scope: dict[str, Any] = {
         **{kind.__name__: kind for kind in _structs(message)},
-        **{name: getattr(postcard, name) for name in ("put", "put_signed", "put_opaque", "tail_of")},
+        **{name: getattr(postcard, name) for name in ("put", "put_opaque", "tail_of")},
         **{name: getattr(postcard, name) for name in ("short", "rest_of", "BAD_BOOL", "BAD_OPTION")},
         "too_long": too_long,
         "too_many": too_many,
@@ -206,7 +206,8 @@ class _Writing(_Source):
         elif shape.width.least:
             name = self.name()
             self.say(f"{name} = {value}", f"if 0 <= {name} < 64:", f"    out.append({name} * 2)", "else:")
-            self.say(f"    put_signed(out, {name}, {shape.width.most}, {shape.name!r})")
+            zigzag = f"{name} * 2 if {name} >= 0 else {name} * -2 - 1"
+            self.say(f"    put(out, {zigzag}, {shape.width.most - shape.width.least}, {shape.name!r})")
         else:
             self.unsigned(value, shape.width.most, shape.name)
 
