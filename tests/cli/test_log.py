@@ -3,10 +3,13 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -52,9 +55,15 @@ def filled(tmp_path_factory) -> Path:
 @pytest.fixture
 def data(filled, tmp_path) -> Path:
     """A directory of one's own, to change and to damage."""
-    import shutil
-
     return Path(shutil.copytree(filled, tmp_path / "data"))
+
+
+@pytest.fixture
+def open_tmp() -> Iterator[Path]:
+    """A temporary directory that other users may enter, unlike those of pytest."""
+    with tempfile.TemporaryDirectory() as path:
+        Path(path).chmod(0o755)
+        yield Path(path)
 
 
 @pytest.fixture
@@ -493,20 +502,25 @@ def test_a_file_of_no_known_kind_is_refused(run, filled):
     assert "lock is no file of a data directory" in err
 
 
-@pytest.mark.parametrize("name", [f"{ORDERS}.log", "topic_metadata.json", "lock"])
-def test_a_file_that_may_not_be_read_is_said_so(data, name):
+@pytest.mark.parametrize(
+    ("name", "path"), [(f"{ORDERS}.log", "."), ("topic_metadata.json", "."), ("lock", "."), ("topics", "topics/a")]
+)
+def test_what_may_not_be_read_is_said_so(filled, open_tmp, name, path):
+    data = Path(shutil.copytree(filled, open_tmp / "data"))
     code = (
         "import os, sys\nfrom rivven.cli.main import main\n"
         "try: main(['log', 'verify', sys.argv[1]])\nexcept SystemExit: pass\n"  # all is imported by now
-        "os.chmod(sys.argv[2], 0)\n"
+        "os.chmod(sys.argv[2], 0)\nos.chdir(sys.argv[1])\n"
         "if os.geteuid() == 0: os.seteuid(65534)\n"  # root may read everything
-        "main(['log', 'verify', sys.argv[1]])"
+        "main(['log', 'verify', sys.argv[3]])"
     )
-    for parent in (data, *data.parents[:2]):
-        parent.chmod(0o755)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     found = subprocess.run(
-        [sys.executable, "-c", code, data, data / name], capture_output=True, text=True, env=environment, timeout=60
+        [sys.executable, "-c", code, data, data / name, path],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=60,
     )
     assert found.returncode == 2
     assert found.stderr.startswith("error: ")

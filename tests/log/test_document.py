@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from errno import ENOSPC
+from errno import ENOSPC
 from random import Random
 
 import msgspec
@@ -45,18 +47,24 @@ def test_it_says_its_version_and_its_checksum():
     assert len(data["crc32c"]) == 8
 
 
-def test_the_one_before_the_last_is_the_backup():
+def test_the_backup_is_as_new_as_the_document():
     disk = disk_with(Body("a"), Body("b"), Body("c"))
     disk.remove("dir/doc.json")
-    assert document(disk).load() == (Body("b"), "backup")
+    assert document(disk).load() == (Body("c"), "backup")
 
 
-def test_a_damaged_one_never_becomes_the_backup():
+def test_a_backup_that_cannot_be_written_does_not_matter():
     disk = disk_with(Body("a"), Body("b"))
-    disk.flip("dir/doc.json", 50)
+    disk.fail("write", ENOSPC, path_contains=".bak")
     document(disk).save(Body("c"))
-    disk.flip("dir/doc.json", 50)
-    assert document(disk).load() == (Body("a"), "backup")
+    assert document(disk).load() == (Body("c"), "file")
+
+
+def test_no_room_for_the_copy_is_no_failure():
+    disk = disk_with(Body("a"))
+    disk.fail("write", ENOSPC, path_contains=".bak")
+    document(disk).save(Body("b"))
+    assert document(disk).load() == (Body("b"), "file")
 
 
 def test_with_both_damaged_it_says_so():

@@ -22,7 +22,15 @@ from building import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rivven.errors import BatchTooLarge, CorruptLog, DiskFull, OffsetOutOfRange, Overloaded
+from rivven.errors import (
+    BatchTooLarge,
+    CorruptLog,
+    DiskFull,
+    OffsetOutOfRange,
+    Overloaded,
+    StoreClosed,
+    SyncFailed,
+)
 from rivven.limits import SEALED_OPEN_MAX
 from rivven.record import HEADER_BYTES, decode, encode, validate, walk
 
@@ -495,12 +503,16 @@ def test_a_disk_without_room_is_read_and_takes_writes_again():
     assert values_of(world.log()) == [*written, b"again"]
 
 
-def test_an_error_of_the_disk_in_a_write_consumes_no_offset():
+def test_an_error_of_the_disk_in_a_write_ends_the_store_and_consumes_no_offset():
     world = new_world()
     world.write(b"a")
     world.disk.fail("write", EIO, path_contains=".log")
-    with pytest.raises(OSError, match="EIO"):
+    with pytest.raises(SyncFailed, match="EIO"):
         world.put(batch_of(b"b"))
+    with pytest.raises(StoreClosed):
+        world.put(batch_of(b"b"))
+    world.end("kill")
+    world.open()
     assert world.write(b"c").base_offset == 1
     assert values_of(world.log()) == [b"a", b"c"]
 

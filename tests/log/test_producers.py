@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rivven.limits import PRODUCER_BATCHES_KEPT, PRODUCERS_PER_PARTITION_MAX
-from rivven.log.producers import ProducedBatch, Producers, last_sequence_of
+from rivven.log.producers import ProducedBatch, Producer, Producers, last_sequence_of
 from rivven.record import BatchHeader, encode, encode_marker, parse_header
 
 
@@ -71,9 +71,7 @@ def test_idle_producers_expire():
 
 
 def test_the_one_that_wrote_longest_ago_makes_room():
-    producers = Producers()
-    for number in range(PRODUCERS_PER_PARTITION_MAX):
-        producers.note(header(0, 0, producer=0)._replace(producer_id=number))
+    producers = Producers([Producer(number, 0, 5, ()) for number in range(PRODUCERS_PER_PARTITION_MAX)])
     producers.note(header(1, 1, producer=0))
     producers.note(header(2, 0, producer=PRODUCERS_PER_PARTITION_MAX))
     assert len(producers) == PRODUCERS_PER_PARTITION_MAX

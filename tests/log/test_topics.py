@@ -203,8 +203,8 @@ def test_a_checkpoint_under_way_survives_the_deletion_of_a_topic():
 
 def test_a_damaged_document_gives_way_to_its_backup():
     world = two_topics()
-    before = state(world)
     world.store.configure("t", {})
+    before = state(world)
     world.end("close")
     world.disk.flip(METADATA, 60)
     world.open()

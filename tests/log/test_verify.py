@@ -287,9 +287,16 @@ def test_a_topic_that_the_metadata_has_lost_is_found(world):
     world.open()
     world.store.create_topic("younger")
     world.store.close()
+    older = world.disk.snapshot()["topic_metadata.json.bak"]
+    world.open()
+    world.store.create_topic("youngest")
+    world.store.close()
+    file = world.disk.open("topic_metadata.json.bak")
+    file.truncate(0)
+    file.write(older, 0)
     world.disk.flip("topic_metadata.json", 60)
     found = problems(world.disk)
-    assert [problem.path for problem in found] == ["topic_metadata.json", "topics/younger"]
+    assert [problem.path for problem in found] == ["topic_metadata.json", "topics/youngest"]
     assert "restore" in found[1].then
 
 

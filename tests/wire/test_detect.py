@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from strategies import any_request
 
 from rivven.errors import Malformed
-from rivven.wire import Dialect, Format, detect, encode_request, requests
+from rivven.wire import Dialect, Format, detect, dialect_of, encode_request, requests
 from rivven.wire.detect import KAFKA_VERSIONS, NEEDED_BYTES
 
 
@@ -69,6 +69,11 @@ def test_more_bytes_never_change_the_answer(request, correlation_id):
 @given(st.binary(min_size=NEEDED_BYTES, max_size=NEEDED_BYTES))
 def test_so_many_bytes_are_always_enough(first):
     assert detect(first) is not None
+
+
+@given(st.binary(max_size=30))
+def test_a_whole_frame_is_judged_like_its_bytes(body):
+    assert dialect_of(body) is (detect(struct.pack(">I", len(body)) + body) or Dialect.POSTCARD)
 
 
 def test_a_format_that_nobody_knows_is_for_the_native_protocol_to_refuse():

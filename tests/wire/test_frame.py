@@ -109,6 +109,19 @@ def test_a_length_alone_reserves_little():
     assert len(body) == 10_000_000
 
 
+def test_a_large_frame_grows_though_somebody_kept_a_view():
+    splitter, data, kept, bodies = Splitter(), bytes(range(250)) * 20_000, [], []
+    splitter.feed(len(data).to_bytes(4, "big"))
+    at = 0
+    while not bodies:
+        room = splitter.buffer()
+        kept.append(room)
+        room[:] = data[at : at + len(room)]
+        at += len(room)
+        bodies = splitter.received(len(room))
+    assert bodies == [data]
+
+
 def test_a_frame_of_just_the_limit_is_taken():
     splitter = Splitter(frame_bytes_max=10)
     assert copied(splitter.feed(frames([bytes(10)]))) == [bytes(10)]

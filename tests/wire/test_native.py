@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import samples
 
@@ -18,6 +21,7 @@ from rivven.wire import (
     encode_request,
     encode_response,
     fitting,
+    greet,
     refuse_oversized,
     requests,
     responses,
@@ -80,7 +84,7 @@ def test_a_large_publish_is_read_from_a_view_alike():
 
 
 def test_a_reply_that_no_client_would_take_becomes_an_error():
-    reply = responses.Messages((responses.MessageData(0, 0, None, bytes(10 * MIB), 0),))
+    reply = responses.Messages((responses.MessageData(0, 0, None, bytes(5 * MIB), 0),) * 2)
     (frame,) = encode_response(reply, 7)
     error = responses.Error("INTERNAL_ERROR: response send failed")
     assert decode_response(frame[4:]) == Answer(Format.POSTCARD, 7, error)
@@ -114,6 +118,13 @@ def test_messages_that_were_made_to_fit_do(form, value_bytes):
     assert len(frame) <= MIB
 
 
+def test_a_message_that_fits_no_reply_is_sent_by_itself():
+    large = responses.MessageData(0, 0, None, bytes(10 * MIB), 0)
+    fit = fitting(responses.Messages((large, large)))
+    assert fit == responses.Messages((large,))
+    assert decode_response(encode_response(fit, 7)[0][4:]).response == fit
+
+
 def test_messages_that_fit_are_left_alone():
     reply = samples.RESPONSES["Messages"]
     assert fitting(reply, bytes_max=REPLY_BYTES_MAX) is reply
@@ -140,9 +151,36 @@ def test_capabilities_come_back_in_either_format(form):
     assert Capability(decode_response(body).response.capabilities) is Capability.BATCHES
 
 
+def test_a_server_greets_with_what_both_know():
+    assert greet(requests.Handshake(2, "c")) == responses.HandshakeResult(2, True, "OK")
+    assert greet(requests.Handshake(2, "c", 2**40 | Capability.BATCHES)).capabilities == Capability.BATCHES
+    assert greet(requests.Handshake(1, "c")) == responses.HandshakeResult(
+        2, False, "Version mismatch: client=1, server=2"
+    )
+
+
 def test_a_capability_of_the_future_is_carried_and_harmless():
     body = b"".join(encode_request(requests.Handshake(2, "c", 2**63), 0))[4:]
     assert decode_request(body).request.capabilities & CAPABILITIES == 0
+
+
+# Without the protobuf run-time
+
+
+def test_a_protobuf_frame_is_refused_in_postcard_where_the_run_time_is_missing():
+    code = """
+import sys
+sys.modules["google.protobuf"] = None
+from rivven.errors import Malformed
+from rivven.wire import decode_request, refuse
+try:
+    decode_request(bytes.fromhex("01000000070a020802f20100"))
+except Malformed as error:
+    sys.stdout.buffer.write(b"".join(refuse(error)))
+"""
+    reply = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=60).stdout
+    words = "INVALID_REQUEST: Serialization error: Protobuf support requires the 'protobuf' feature"
+    assert decode_response(reply[4:]) == Answer(Format.POSTCARD, 7, responses.Error(words))
 
 
 # A conversation

@@ -15,9 +15,11 @@ from rivven.wire import Format, decode_request, encode_request, requests, respon
 from rivven.wire.generate import RESULT, SOURCE
 from rivven.wire.native import _REQUESTS, _RESPONSES, _protobuf
 from rivven.wire.odd import node_number
+from rivven.wire.postcard import put
 from rivven.wire.protobuf import ANSWERS, load
 from rivven.wire.requests import REQUESTS
 from rivven.wire.responses import RESPONSES
+from rivven.wire.weigh import WEIGHED_BYTES_MIN
 
 MISSING = {"JoinGroup", "SyncGroup", "Heartbeat", "LeaveGroup", "PublishBatch", "IdempotentPublishBatch"}
 SAID = tuple(kind for kind in REQUESTS if kind.__name__ not in MISSING)
@@ -286,6 +288,44 @@ def test_a_damaged_request_is_another_one_or_malformed(request, data):
         payload = bytearray(_protobuf().encode_request(request))
         payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255))
         _protobuf().decode_request(bytes(payload))
+
+
+def spanned(tag: int, inner: bytes) -> bytes:
+    out = bytearray()
+    put(out, tag << 3 | 2, 2**32, "tag")
+    put(out, len(inner), 2**32, "length")
+    return bytes(out + inner)
+
+
+MANY = 5_000_000
+
+
+@pytest.mark.parametrize(
+    ("payload", "field"),
+    [
+        (spanned(80, b"\x0a\x00" * MANY), "entities"),
+        (spanned(31, b"\x0a\x00" * MANY), "topics"),
+        (spanned(100, spanned(3, b"\x12\x00" * MANY)), "partitions"),
+        (spanned(12, b"\x22\x00" * MANY), "config"),
+        (b"\x0a\x00" * MANY, "header"),
+    ],
+    ids=lambda value: value if type(value) is str else "",
+)
+def test_a_payload_of_too_many_things_is_refused_before_they_are_made(payload, field):
+    with pytest.raises(Malformed) as error:
+        decode_request(b"\x01\x00\x00\x00\x00" + payload)
+    assert error.value.facts["reason"] == f"Invalid message format: {field} list exceeds max length (250001 > 250000)"
+
+
+def test_a_large_publish_is_weighed_and_read():
+    request = requests.Publish("t", 1, b"k" * 100_000, bytes(1_000_000), 2**63)
+    assert _protobuf().decode_request(_protobuf().encode_request(request)) == request
+
+
+@given(st.binary(max_size=40))
+def test_any_large_payload_is_a_request_or_malformed(noise):
+    with suppress(Malformed):
+        _protobuf().decode_request(noise + spanned(12, noise) + spanned(200, bytes(WEIGHED_BYTES_MIN)) + noise)
 
 
 def test_the_compiled_schema_is_that_of_the_source(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NoReturn
@@ -18,12 +19,9 @@ if TYPE_CHECKING:
 def read_only(path: str) -> SystemDisk:
     from rivven.system import SystemDisk
 
-    if os.path.exists(path) and not os.path.isdir(path):
+    if not stat.S_ISDIR(os.stat(path).st_mode):  # tells "not there" from "not allowed to look"
         raise NotADirectoryError(errno.ENOTDIR, "is a file, not a directory", path)
-    try:
-        return SystemDisk(path, read_only=True)
-    except FileNotFoundError:
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from None
+    return SystemDisk(path, read_only=True)
 
 
 def open_directory(path: str) -> tuple[SystemDisk, DataDirectory]:

@@ -52,7 +52,7 @@ class Bloom:
         flags = HAS_TOMBSTONES if self.tombstones else 0
         bits = bytes(self._bits)
         head = HEADER.pack(MAGIC, HASHES, flags, self._keys, len(bits) * 8, crc32c(bits))
-        write_whole(disk, path, head + bits, sync=False)
+        write_whole(disk, path, head + bits)
 
     @classmethod
     def load(cls, disk: Disk, path: str) -> Bloom | None:

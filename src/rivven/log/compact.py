@@ -337,7 +337,7 @@ class Cleaning:
         self.log.replace(cleaned.old, cleaned.new)
         cleaned.new.seal()
         for flush in cleaned.new.index_flushes():
-            flush.run(disk, sync=False)
+            flush.run(disk, sync=True)
             flush.finish()
         Bloom.of(cleaned.keys, tombstones=cleaned.tombstones).save(disk, cleaned.new.side(".bloom"))
 

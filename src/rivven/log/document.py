@@ -1,12 +1,13 @@
 """A small JSON document on disk, replaced atomically and checked by a CRC.
 
 The file is `{"version": 1, "crc32c": "0a1b2c3d", "body": {...}}`; the CRC covers the bytes of `body` as they
-stand. The version before the last stays beside it as `<name>.bak`.
+stand. A second copy, `<name>.bak`, is written after the first, against damage.
 Invariant: at any moment, crash or not, the name holds a whole document, the old one or the new one.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Generic, TypeVar
 
 import msgspec
@@ -50,12 +51,11 @@ class Document(Generic[T]):
 
     def save(self, body: T) -> None:
         """Replace the document. When this returns the new one is durable."""
-        directory = self._path.rpartition("/")[0]
-        if self._parse(self._path) is not None:
-            # A rename would leave a moment without the document; a copy of the good one never does.
-            write_whole(self._disk, self._path + ".bak", read_whole(self._disk, self._path))
-        write_whole(self._disk, self._path, seal(body))
+        directory, data = self._path.rpartition("/")[0], seal(body)
+        write_whole(self._disk, self._path, data)
         self._disk.sync_dir(directory)
+        with suppress(OSError):  # the document is safe; a copy of the one before is better than none
+            write_whole(self._disk, self._path + ".bak", data)
 
 
 def seal(body: object) -> bytes:

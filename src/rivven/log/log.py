@@ -271,17 +271,17 @@ class Log:
 
     @property
     def needs_checkpoint(self) -> bool:
-        return self._fresh_names or self.recovery_point < self.end or any(s.dirty for s in self._segments)
+        return self._fresh_names or self.recovery_point < self.end or any(s.dirty or s.stale for s in self._segments)
 
     def begin_checkpoint(self) -> PartitionCheckpoint:
-        """Note what a sync has to cover; `PartitionCheckpoint.run` does it, on any thread."""
-        dirty = [segment for segment in self._segments if segment.dirty]
+        """Note what a sync has to cover; `SyncSegments.run` does it, on any thread."""
+        dirty = [segment for segment in self._segments if segment.dirty or segment.stale]
         job = PartitionCheckpoint(self, self.end, fresh_names=self._fresh_names)
         for segment in dirty:
             job.segments.append(segment)
             job.files.append(segment.open_file())
             job.flushes.append((segment.index_flushes(), segment.sealed))
-            segment.dirty = False
+            segment.dirty = segment.stale = False
         self._fresh_names = False
         if self.facts.changes != self._snapshot_changes:
             job.snapshot = self.facts.snapshot(self.end)
@@ -313,8 +313,12 @@ class Log:
         """
         snapshot = None
         for upto in reversed(saved(self._disk, self.directory)):
-            if upto <= self.end and (snapshot := load(self._disk, self.directory, upto)) is not None:
+            if upto > self.end:
+                continue
+            snapshot = load(self._disk, self.directory, upto)
+            if snapshot is not None:
                 break
+            drop(self._disk, self.directory, [upto])  # torn: it will never be of use
         self.facts = Facts(snapshot)
         self.snapshot_upto = snapshot.upto if snapshot is not None else -1
         self._snapshot_changes = self.facts.changes

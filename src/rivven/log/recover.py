@@ -242,11 +242,13 @@ def _check_tail(
                 outcome.cut_reason,
             )
             report.cuts.append(cut)
-        if following is not None and following.base_offset != segment.next_offset:
+        # Up to the trusted offset a gap is one that an earlier recovery found and left open to see.
+        if following is not None and following.base_offset != segment.next_offset and following.base_offset > begin:
             _discard(segments[place + 1 :], report, partition, segment.next_offset)
             return segments[: place + 1]
         if following is not None:
             segment.seal()
+    segments[-1].drop_side_files(keep_indexes=True)  # its filter, of a time when it was sealed
     return segments
 
 

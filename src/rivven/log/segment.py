@@ -61,6 +61,7 @@ class Segment:
         "path",
         "rebuilt",
         "sealed",
+        "stale",
     )
 
     def __init__(
@@ -75,6 +76,8 @@ class Segment:
         self.sealed = False
         self.dirty = False
         """Whether the file holds bytes that no sync has covered."""
+        self.stale = False
+        """Whether the index files lag behind the indexes in memory though nothing was written: they were damaged."""
         self.first_append_ms: int | None = None
         self.rebuilt: str | None = None
         """Why the indexes had to be made again, if they had to."""
@@ -125,11 +128,12 @@ class Segment:
         """
         self._file = self._disk.open(self.path)
         length_bytes = self._file.length()
-        self._load_indexes()
+        problem = self._load_indexes()
         outcome = Recovered()
         keep = self._offsets.at_or_below(trusted_offset - self.base_offset)
         self._offsets.cut(keep[1] if keep is not None else -1)
-        if self._resume(keep[1] if keep is not None else 0) is not None:
+        if (mismatch := self._resume(keep[1] if keep is not None else 0)) is not None:
+            problem = problem or mismatch
             self._offsets, self._times = Index(OFFSETS), Index(TIMES)
             self._resume(0)
         while True:
@@ -138,6 +142,9 @@ class Segment:
                 break
         if self.end_bytes < length_bytes:
             self._cut(length_bytes, trusted_offset, outcome, bad or "")
+        first = self._offsets.at_or_below(trusted_offset - self.base_offset)
+        if problem is not None and (problem != "missing" or first is not None):
+            self.rebuilt = problem  # a missing one was due only if something trusted is in it
         return outcome
 
     def write_again(self, offset: int) -> None:
@@ -225,6 +232,7 @@ class Segment:
         if len(self._offsets) or problem != "missing":  # an index without entries has no file
             logger.warning("%s: index rebuilt from the log (%s)", self.path, problem)
             self.rebuilt = problem
+            self.stale = True
 
     def unload(self) -> None:
         """Give up the open file and the indexes; `load` brings them back. For sealed segments."""
@@ -299,6 +307,7 @@ class Segment:
         file = self._require_file()
         position = self.position_of(offset)
         self.sealed = False
+        self.drop_side_files(keep_indexes=position != 0)
         if position is None:
             return
         file.truncate(position)
@@ -306,7 +315,6 @@ class Segment:
         self._offsets.cut(position - 1)
         problem = self._resume(position)
         assert problem is None, problem
-        self.drop_side_files(keep_indexes=bool(position))
 
     def end_below(self, offset: int) -> int:
         """Where the segment would end after `truncate(offset)`."""

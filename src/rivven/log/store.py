@@ -311,15 +311,23 @@ class Store:
         self._require_open()
         now_ms = self._clock.now_ms() if now_ms is None else now_ms
         if self._policy.writes == 0:
-            done = log.append(batch, header, now_ms=now_ms, leader_epoch=leader_epoch)
+            done = self._append(log, batch, header, now_ms, leader_epoch)
             log.advance(done.next_offset)
             if done.position == 0:
                 self._checkpoint_wanted = True  # the segment before it is complete, and wants its sync
             return done
         self._journal.admit(len(batch))
-        done = log.append(batch, header, now_ms=now_ms, leader_epoch=leader_epoch)
+        done = self._append(log, batch, header, now_ms, leader_epoch)
         self._journal.queue(log, Kind.APPEND, batch, upto=done.next_offset)
         return done
+
+    def _append(
+        self, log: Log, batch: bytearray | memoryview, header: BatchHeader, now_ms: int, leader_epoch: int
+    ) -> Appended:
+        try:
+            return log.append(batch, header, now_ms=now_ms, leader_epoch=leader_epoch)
+        except OSError as error:  # a full disk is no OSError any more at this point
+            self._end(error, log.active.path)
 
     def truncate(self, log: Log, offset: int) -> Offset:
         """Drop every batch that reaches `offset` or beyond. Waits until a crash can no longer undo it."""

@@ -241,7 +241,9 @@ class Setting:
     @property
     def all_flags(self) -> list[str]:
         flags = self.flags.split()
-        return [*flags, f"!--no-{flags[0][2:]}"] if self.is_bool and not any("!" in flag for flag in flags) else flags
+        if self.is_bool and len(flags) > 0 and not any(flag.startswith("!") for flag in flags):
+            flags.append(f"!--no-{flags[0][2:]}")
+        return flags
 
     def shown_default(self, at: Settings) -> str:
         values = [getattr(at, name) for name in self.fields] or [self.default]
@@ -598,7 +600,7 @@ def read_file(path: str, problems: list[str]) -> list[Given]:
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read(FILE_BYTES_MAX + 1)
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise Misused([f"--config {path}: cannot be read: {why}"]) from None
     if len(text) > FILE_BYTES_MAX:
@@ -666,7 +668,7 @@ def _read_value(value: YamlNode, name: str, origin: Origin, found: list[Given], 
     import yaml
 
     if isinstance(value, yaml.ScalarNode):
-        if value.tag != NULL or value.value.lower() == "none":
+        if value.tag != NULL:
             found.append(Given(*PATHS[name], value.value, origin))
     elif isinstance(value, yaml.SequenceNode) and PATHS[name][0].later:
         items = ",".join(str(item.value) for item in value.value)
@@ -720,6 +722,7 @@ class _Parser(argparse.ArgumentParser):
 def parser() -> argparse.ArgumentParser:
     made = _Parser(
         prog="rivvend",
+        usage="rivvend [flags]",
         description="The rivven broker: a durable log that speaks the native protocol and Kafka's on one port.",
         epilog=f"A flag beats its RIVVEN_ variable, which beats the file, which beats the default. Details: {PAGE}",
         allow_abbrev=False,
@@ -746,7 +749,8 @@ def parser() -> argparse.ArgumentParser:
             dest="given",
             metavar="BOOL" if setting.is_bool else setting.metavar or setting.unit.upper() or "VALUE",
             help=f"{setting.help} (default {setting.shown_default(defaults)}; env {first_env})".replace("%", "%%"),
-            **({"nargs": "?", "const": "true"} if setting.is_bool else {}),
+            nargs="?" if setting.is_bool else None,
+            const="true" if setting.is_bool else None,
         )
     made.set_defaults(given=None)
     return made

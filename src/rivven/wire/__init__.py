@@ -2,7 +2,7 @@
 
 from . import requests, responses
 from .bounds import ANSWER_BYTES_MAX, BATCHES_REPLY_BYTES_MAX, REPLY_BYTES_MAX, REQUEST_BYTES_MAX
-from .detect import Dialect, detect
+from .detect import Dialect, detect, dialect_of
 from .frame import Format, Splitter
 from .native import (
     CAPABILITIES,
@@ -15,6 +15,7 @@ from .native import (
     encode_request,
     encode_response,
     fitting,
+    greet,
     refuse,
     refuse_oversized,
 )
@@ -41,9 +42,11 @@ __all__ = [
     "decode_request",
     "decode_response",
     "detect",
+    "dialect_of",
     "encode_request",
     "encode_response",
     "fitting",
+    "greet",
     "refuse",
     "refuse_oversized",
     "requests",

@@ -63,13 +63,21 @@ def _getter_of(part: Shape, field: Any, plain: Getter) -> Getter:
     if part.kind == "many":
         (entry,) = part.parts
         if entry.type:
-            return lambda proto: tuple([read(entry, item) for item in plain(proto)])
-        return lambda proto: tuple(plain(proto))
+            return lambda proto: tuple([read(entry, item) for item in bounded(part, plain(proto))])
+        return lambda proto: tuple(bounded(part, plain(proto)))
     if part.kind == "table":
-        return lambda proto: dict(plain(proto))
+        return lambda proto: dict(bounded(part, plain(proto)))
     if part.width and part.width.most < UINT32_MAX and field.type == field.TYPE_UINT32:
         return _narrow(part, plain)
     return plain
+
+
+def bounded(part: Shape, row: Any) -> Any:
+    """The same row, if it is not too long for anybody to look at."""
+    assert part.most is not None
+    if len(row) > part.most:
+        raise too_many(part.label, len(row), part.most)
+    return row
 
 
 def _narrow(part: Shape, plain: Getter) -> Getter:

@@ -81,13 +81,22 @@ def detect(first: Piece) -> Dialect | None:
     if len(first) <= LENGTH.size:
         return None
     (length,) = LENGTH.unpack_from(first)
-    if first[LENGTH.size] == 1:
+    return _judge(memoryview(first)[LENGTH.size :], length)
+
+
+def dialect_of(body: Piece) -> Dialect:
+    """The same by the first frame whole, without its length."""
+    return (_judge(body, len(body)) if body else None) or Dialect.POSTCARD
+
+
+def _judge(body: Piece, length: int) -> Dialect | None:
+    if body[0] == 1:
         return Dialect.PROTOBUF
-    if length < KAFKA_HEAD.size or first[LENGTH.size] != 0:
+    if length < KAFKA_HEAD.size or body[0] != 0:
         return Dialect.POSTCARD
-    if len(first) < NEEDED_BYTES:
+    if len(body) < KAFKA_HEAD.size:
         return None
-    key, version, _, client_id_bytes = KAFKA_HEAD.unpack_from(first, LENGTH.size)
+    key, version, _, client_id_bytes = KAFKA_HEAD.unpack_from(body)
     least, most = KAFKA_VERSIONS.get(key, (1, 0))
     fits = -1 <= client_id_bytes <= length - KAFKA_HEAD.size
     return Dialect.KAFKA if least <= version <= most and fits else Dialect.POSTCARD

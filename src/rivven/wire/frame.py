@@ -58,7 +58,8 @@ class Splitter:
 
     def __init__(self, *, frame_bytes_max: int = REQUEST_BYTES_MAX, receive_bytes: int = RECEIVE_BYTES) -> None:
         assert receive_bytes >= 2 * LENGTH.size
-        self._frame_bytes_max = frame_bytes_max
+        self.frame_bytes_max = frame_bytes_max
+        """May be changed between frames, when the dialect is known."""
         self._receive_bytes = receive_bytes
         self._small = bytearray(receive_bytes)
         self._start = self._end = 0  # what of `_small` came in and was not handed out
@@ -68,10 +69,14 @@ class Splitter:
         """The length that was above the limit. Nothing after it is read; say so and close."""
 
     def buffer(self) -> memoryview:
-        """Where to receive next; never empty. Release it, by `received` or by dropping it, before the next call."""
+        """Where to receive next; never empty. Drop it before the next call, or that one takes a new buffer."""
         if self._large is not None:
             if self._large_end == len(self._large):
-                self._large += bytes(min(3 * len(self._large), self._large_bytes - len(self._large)))
+                more = bytes(min(3 * len(self._large), self._large_bytes - len(self._large)))
+                try:
+                    self._large += more
+                except BufferError:  # somebody kept the last view
+                    self._large = self._large + more
             return memoryview(self._large)[self._large_end :]
         self._make_room()
         return memoryview(self._small)[self._end :]
@@ -107,7 +112,7 @@ class Splitter:
         start, end = self._start, self._end
         while end - start >= LENGTH.size:
             (length,) = LENGTH.unpack_from(view, start)
-            if length > self._frame_bytes_max:
+            if length > self.frame_bytes_max:
                 self.oversized = length
                 break
             body = start + LENGTH.size

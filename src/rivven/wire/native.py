@@ -16,7 +16,6 @@ from rivven.errors import Malformed
 
 from . import postcard, responses
 from .bounds import (
-    ANSWER_BYTES_MAX,
     BATCHES_REPLY_BYTES_MAX,
     FRAME_HEADER_BYTES,
     REPLY_BYTES_MAX,
@@ -24,8 +23,8 @@ from .bounds import (
     unreadable,
 )
 from .frame import LENGTH, WHOLE_HEAD, Format, about, read_head
-from .requests import REQUESTS, Request
-from .responses import RESPONSES, FetchedBatches, Messages, Response
+from .requests import REQUESTS, Handshake, Request
+from .responses import RESPONSES, FetchedBatches, HandshakeResult, Messages, Response
 from .schema import Message, Piece, shape
 from .straight import Reader, Writer, compile_reader, compile_writer
 
@@ -154,8 +153,7 @@ def encode_request(
         out = _REQUESTS.encode(request, out, parts)
     else:
         out += _protobuf().encode_request(request)
-    parts.append(out)
-    length = _seal(parts, form, correlation_id)
+    length = _seal(parts, out, form, correlation_id)
     if length > bytes_max:
         raise Malformed(what=type(request).__name__, reason=f"{length} bytes, above the {bytes_max} of a request")
     return parts
@@ -169,33 +167,46 @@ def encode_response(response: Response, correlation_id: int, form: Format = Form
         out = _RESPONSES.encode(response, out, parts)
     else:
         out += _protobuf().encode_response(response)
-    parts.append(out)
-    length = _seal(parts, form, correlation_id)
+    length = _seal(parts, out, form, correlation_id)
     if length > REPLY_BYTES_MAX and length > reply_bytes_max(response):
         return encode_response(responses.Error("INTERNAL_ERROR: response send failed"), correlation_id, form)
     return parts
 
 
-def _seal(parts: list[Piece], form: Format, correlation_id: int) -> int:
-    """Put the head in front, now that the length is known."""
-    length = (len(parts[0]) if len(parts) == 1 else sum(map(len, parts))) - LENGTH.size
+def _seal(parts: list[Piece], out: bytearray, form: Format, correlation_id: int) -> int:
+    """Finish a frame with what is left in `out`, and put the head in front, now that the length is known."""
+    if out:
+        parts.append(out)
+    length = (len(out) if len(parts) == 1 else sum(map(len, parts))) - LENGTH.size
     WHOLE_HEAD.pack_into(parts[0], 0, length, form, correlation_id)
     return length
 
 
 def reply_bytes_max(response: Response) -> int:
-    return BATCHES_REPLY_BYTES_MAX if type(response) is FetchedBatches else REPLY_BYTES_MAX
+    """What one answer may have. A single message goes out however large it is, or nobody would ever get past it."""
+    match response:
+        case FetchedBatches() | Messages(messages=(_,)):
+            return BATCHES_REPLY_BYTES_MAX
+        case _:
+            return REPLY_BYTES_MAX
 
 
 def fitting(response: Messages, *, bytes_max: int = REPLY_BYTES_MAX) -> Messages:
-    """As many of the messages, from the first on, as one reply can carry in either format."""
+    """As many of the messages, from the first on, as one reply can carry in either format; at least the first."""
     left = bytes_max - FRAME_HEADER_BYTES - 64  # what stands in front of the messages
     for place, message in enumerate(response.messages):
         left -= 64 + len(message.key or b"") + len(message.value)
         left -= sum(4 * len(header.name) + len(header.value) + 32 for header in message.headers)
         if left < 0:
-            return Messages(response.messages[:place])
+            return Messages(response.messages[: max(1, place)])
     return response
+
+
+def greet(handshake: Handshake) -> HandshakeResult:
+    """The answer to a handshake: whether the versions are equal, and the capabilities that both sides have."""
+    known, asked = PROTOCOL_VERSION, handshake.protocol_version
+    words = "OK" if asked == known else f"Version mismatch: client={asked}, server={known}"
+    return HandshakeResult(known, asked == known, words, handshake.capabilities & CAPABILITIES)
 
 
 def refuse(error: Malformed) -> list[Piece]:
@@ -218,9 +229,9 @@ def _protobuf() -> Protobuf:
     """Loaded when the first protobuf frame comes: most servers never see one."""
     try:
         from .protobuf import Protobuf
-    except ImportError:
-        raise unreadable("Protobuf support requires the 'protobuf' feature") from None
-    return Protobuf()
 
-
-assert ANSWER_BYTES_MAX >= BATCHES_REPLY_BYTES_MAX
+        return Protobuf()
+    except (ImportError, FileNotFoundError):
+        error = unreadable("Protobuf support requires the 'protobuf' feature")
+        error.facts["format"] = Format.POSTCARD  # what the refusal can be said in
+        raise error from None

@@ -13,7 +13,7 @@ from rivven.errors import Malformed
 
 from . import requests, responses
 from .bounds import invalid, unreadable
-from .copying import Proto, read, write
+from .copying import Proto, bounded, read, write
 from .requests import GetMetadata
 from .responses import (
     BrokerInfo,
@@ -82,6 +82,9 @@ def _not_read(_: Proto) -> Message:
 # Messages and offsets
 
 
+(_MESSAGES,) = shape(Messages).parts
+
+
 def _read_messages(proto: Proto) -> Messages:
     return Messages(
         tuple(
@@ -93,7 +96,7 @@ def _read_messages(proto: Proto) -> Messages:
                 record.timestamp,
                 tuple(MessageHeader(header.key, header.value) for header in record.headers),
             )
-            for record in proto.records
+            for record in bounded(_MESSAGES, proto.records)
         )
     )
 

@@ -22,6 +22,7 @@ from .odd import ODD, Way, read_authenticate
 from .requests import REQUESTS, Request
 from .responses import RESPONSES, Response
 from .schema import Message, Piece, shape
+from .weigh import weigh
 
 PROTOCOL_VERSION = 2
 ANSWERS: dict[str, type[Response]] = {
@@ -82,6 +83,7 @@ class Protobuf:
         self._answer_readers = {way.field: way.read for way in self._answered.values()}
 
     def decode_request(self, payload: Piece) -> Request:
+        weigh(self._request.DESCRIPTOR, payload)
         envelope = _parsed(self._request, payload)
         field = envelope.WhichOneof("request_type")
         if field is None:

@@ -1,0 +1,498 @@
+"""What a producer holds until the server has it: records gathered into batches, partition by partition.
+
+A record is appended to its partition's open batch and costs nothing more until the batch is taken. A batch is ripe
+with `batch_bytes` or after `linger_ms`; while the partition waits for an answer its open batch may grow further, up
+to `batch_bytes_max`, so that a slow server is sent few large batches and an idle one small ones at once.
+Invariant: a partition has at most one parcel under way, and what is refused goes back to the front. So records of
+one partition arrive in the order in which they were added, whatever is tried again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any, NamedTuple
+
+from rivven.errors import BatchTooLarge, RivvenError
+from rivven.limits import KIB, MIB
+from rivven.record import Codec, NewRecord, decode, encode, partition_for_key
+
+from .failures import BufferFull, ConfigException, SerializationException, TimeoutException, TryAgain, word_of
+from .retry import Backoff
+from .values import Delivery, Headers
+
+RECORD_OVERHEAD_BYTES = 32
+"""At most what a record takes beside its key, value and headers."""
+HEADER_OVERHEAD_BYTES = 12
+RECORD_BYTES_MAX = 10 * MIB - 4 * KIB
+"""No request can carry a longer one."""
+NEVER_MS = 2**62
+
+Watcher = Callable[[Delivery], Any]
+Told = list[tuple[Watcher, Delivery]]
+"""Whom to tell what, once the caller has no lock any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sending:
+    """How a producer gathers and sends."""
+
+    batch_bytes: int = 16 * KIB
+    linger_ms: int = 5
+    batch_bytes_max: int = 1_000_000
+    """Just below the largest batch that a topic takes unless it was configured."""
+    buffer_bytes: int = 32 * MIB
+    request_bytes_max: int = 4 * MIB
+    delivery_timeout_ms: int = 120_000
+    codec: Codec = Codec.NONE
+    level: int | None = None
+    acks: int = -1
+
+    def __post_init__(self) -> None:
+        for name in ("batch_bytes", "batch_bytes_max", "buffer_bytes", "request_bytes_max", "delivery_timeout_ms"):
+            if getattr(self, name) < 1:
+                raise ConfigException(reason=f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.linger_ms < 0 or self.acks not in (-1, 0, 1):
+            raise ConfigException(reason="linger_ms is 0 or more, and acks -1, 0 or 1")
+
+
+class Batch:
+    """Records that travel together: as rows until they are encoded, then as bytes."""
+
+    __slots__ = ("born_ms", "count", "encoded", "rows", "size_bytes", "watchers")
+
+    def __init__(
+        self, count: int, size_bytes: int, born_ms: int, watchers: list[tuple[int, int, Watcher]]
+    ) -> None:
+        self.count = count
+        self.size_bytes = size_bytes
+        self.born_ms = born_ms
+        self.watchers = watchers
+        """The place of the first record, how many, whom to tell. None of them: whoever waits for the whole batch."""
+        self.rows: list[NewRecord] | None = None
+        self.encoded: bytearray | None = None
+
+    def encode(self, codec: Codec, level: int | None) -> bytearray:
+        if self.encoded is None:
+            assert self.rows is not None
+            self.encoded = encode(self.rows, codec=codec, level=level)
+            self.rows = None
+        return self.encoded
+
+    def records(self) -> list[NewRecord]:
+        if self.rows is not None:
+            return self.rows
+        assert self.encoded is not None
+        return [(record.timestamp_ms, record.key, record.value, record.headers) for record in decode(self.encoded)]
+
+    def halves(self) -> list[Batch]:
+        rows = self.records()
+        middle = self.count // 2
+        halves = []
+        for first, last in ((0, middle), (middle, self.count)):
+            watchers = [
+                (max(place, first) - first, min(place + count, last) - max(place, first), watcher)
+                for place, count, watcher in self.watchers
+                if place < last and (place + count > first if count else place >= first)
+            ]
+            size_bytes = self.size_bytes * (last - first) // self.count
+            half = Batch(last - first, size_bytes, self.born_ms, watchers)
+            half.rows = rows[first:last]
+            halves.append(half)
+        halves[1].size_bytes = self.size_bytes - halves[0].size_bytes
+        return halves
+
+    def told(self, topic: str, partition: int, base_offset: int, error: RivvenError | None) -> Told:
+        return [
+            (watcher, Delivery(topic, partition, base_offset + place if error is None else -1, error, count))
+            for place, count, watcher in self.watchers
+        ]
+
+    @property
+    def watched(self) -> bool:
+        """Whether somebody hears of every single record."""
+        return sum(count for _, count, _ in self.watchers) == self.count
+
+
+class Lane:
+    """One partition's way out."""
+
+    __slots__ = (
+        *("backoff", "begun_ms", "mark", "not_before_ms", "one_by_one", "parcel", "partition"),
+        *("ripe", "rows", "sealed", "size_bytes", "watchers"),
+    )
+
+    def __init__(self, partition: int, backoff: Backoff) -> None:
+        self.partition = partition
+        self.backoff = backoff
+        self.rows: list[NewRecord] = []
+        self.watchers: list[tuple[int, int, Watcher]] = []
+        self.size_bytes = 0
+        self.mark = 0
+        """The size from which on adding a record is more than appending it."""
+        self.ripe = False
+        self.begun_ms = 0
+        self.sealed: deque[Batch] = deque()
+        self.parcel: Parcel | None = None
+        """What is under way."""
+        self.not_before_ms = 0
+        self.one_by_one = False
+        """One of several batches was refused for good: send them singly, to find out which."""
+
+
+class Parcel(NamedTuple):
+    """Batches of one partition in one request."""
+
+    lane: Lane
+    batches: list[Batch]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(batch.size_bytes for batch in self.batches)
+
+
+class Unplaced(NamedTuple):
+    """A record for a topic that the server does not have yet, so that nobody knows its partitions."""
+
+    row: NewRecord
+    partition: int | None
+    size_bytes: int
+    watcher: Watcher | None
+    born_ms: int
+
+
+class Outbox:
+    def __init__(
+        self, topic: str, partitions: int, sending: Sending, clock_ms: Callable[[], int], rng: Random
+    ) -> None:
+        self.topic = topic
+        self.sending = sending
+        self.waiting_bytes = 0
+        self.waiting_bytes_max = sending.buffer_bytes
+        self.unplaced: deque[Unplaced] = deque()
+        self.error: RivvenError | None = None
+        """The first failure of a record that nobody watched."""
+        self._clock_ms = clock_ms
+        self._rng = rng
+        self._batch_bytes = sending.batch_bytes
+        self._seal_bytes = max(sending.batch_bytes, sending.batch_bytes_max)
+        self._request_bytes_max = max(sending.request_bytes_max, self._seal_bytes)
+        self._lanes: list[Lane] = []
+        self._active: dict[Lane, None] = {}
+        """Lanes with something in them."""
+        self._sticky: Lane | None = None
+        if partitions:
+            self.place(partitions)
+
+    @property
+    def partitions(self) -> int:
+        return len(self._lanes)
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._active and not self.unplaced
+
+    # In
+
+    def add(
+        self,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int | None,
+        headers: Headers,
+        timestamp_ms: int,
+        watcher: Watcher | None = None,
+    ) -> bool:
+        """Take a record. Whether there is news for whoever sends: a batch has begun, or is ripe.
+
+        This is the path of every single record: keep it short. The bound on memory is the caller's to ask,
+        by `waiting_bytes`.
+        """
+        if type(value) is bytes:
+            size_bytes = len(value) + RECORD_OVERHEAD_BYTES
+        else:
+            value = as_bytes(value, "value")
+            size_bytes = len(value or b"") + RECORD_OVERHEAD_BYTES
+        if key is not None:
+            if type(key) is not bytes:
+                key = as_bytes(key, "key")
+                assert key is not None
+            size_bytes += len(key)
+        if headers:
+            headers, headers_bytes = checked_headers(headers)
+            size_bytes += headers_bytes
+        lanes = self._lanes
+        if not lanes or size_bytes > RECORD_BYTES_MAX:
+            row = (timestamp_ms, key, value, headers)
+            return self._add_unplaced(Unplaced(row, partition, size_bytes, watcher, self._clock_ms()))
+        if partition is not None:
+            if not 0 <= partition < len(lanes):
+                raise ConfigException(reason=f"no partition {partition} in {self.topic}: there are {len(lanes)}")
+            lane = lanes[partition]
+        elif key is not None:
+            lane = lanes[partition_for_key(key, len(lanes))]
+        else:
+            lane = self._sticky  # type: ignore[assignment]  # there is one where there are lanes
+        self.waiting_bytes += size_bytes
+        after_bytes = lane.size_bytes + size_bytes
+        if after_bytes >= lane.mark:
+            return self._add_slowly(lane, (timestamp_ms, key, value, headers), size_bytes, watcher)
+        lane.size_bytes = after_bytes
+        if watcher is not None:
+            lane.watchers.append((len(lane.rows), 1, watcher))
+        lane.rows.append((timestamp_ms, key, value, headers))
+        return False
+
+    def _add_slowly(self, lane: Lane, row: NewRecord, size_bytes: int, watcher: Watcher | None) -> bool:
+        news = False
+        if lane.rows and lane.size_bytes + size_bytes > self._seal_bytes:
+            self._seal(lane)
+            news = True
+        if not lane.rows:
+            lane.begun_ms = self._clock_ms()
+            self._active[lane] = None
+            news = True
+        if watcher is not None:
+            lane.watchers.append((len(lane.rows), 1, watcher))
+        lane.rows.append(row)
+        lane.size_bytes += size_bytes
+        lane.mark = self._batch_bytes
+        if lane.size_bytes >= self._batch_bytes:
+            lane.mark = self._seal_bytes
+            if not lane.ripe:
+                lane.ripe = news = True
+                self._stick_elsewhere(lane)
+        return news
+
+    def _add_unplaced(self, record: Unplaced) -> bool:
+        if record.size_bytes > RECORD_BYTES_MAX:
+            reason = f"a record of {record.size_bytes} bytes is above the {RECORD_BYTES_MAX} that a request can carry"
+            raise SerializationException(reason=reason)
+        self.waiting_bytes += record.size_bytes
+        self.unplaced.append(record)
+        return True
+
+    def add_batch(self, partition: int | None, encoded: bytearray, count: int, watcher: Watcher | None) -> None:
+        """Take a batch that is encoded already, behind whatever was added before."""
+        if partition is not None and not 0 <= partition < len(self._lanes):
+            raise ConfigException(reason=f"no partition {partition} in {self.topic}: there are {len(self._lanes)}")
+        lane = self._sticky if partition is None else self._lanes[partition]
+        assert lane is not None, "ask for partitions first"
+        if lane.rows:
+            self._seal(lane)
+        batch = Batch(count, len(encoded), self._clock_ms(), [] if watcher is None else [(0, count, watcher)])
+        batch.encoded = encoded
+        lane.sealed.append(batch)
+        self._active[lane] = None
+        self.waiting_bytes += len(encoded)
+        self._stick_elsewhere(lane)
+
+    def require_room(self) -> None:
+        if self.waiting_bytes >= self.waiting_bytes_max:
+            raise BufferFull(waiting_bytes=self.waiting_bytes, bytes_max=self.waiting_bytes_max)
+
+    def place(self, partitions: int) -> Told:
+        """The topic has so many partitions: new ones take part from now on, and fewer are never believed."""
+        for number in range(len(self._lanes), partitions):
+            self._lanes.append(Lane(number, Backoff(self._rng, first_ms=50, most_ms=2_000)))
+        if self._sticky is None and self._lanes:
+            self._sticky = self._rng.choice(self._lanes)
+        told: Told = []
+        while self.unplaced and self._lanes:
+            (timestamp_ms, key, value, headers), partition, size_bytes, watcher, _ = self.unplaced[0]
+            try:
+                self.add(value, key, partition, tuple(headers), timestamp_ms, watcher)
+            except ConfigException as error:
+                told += self.placed_first(-1, -1, error)
+            else:
+                self.unplaced.popleft()
+                self.waiting_bytes -= size_bytes
+        return told
+
+    def placed_first(self, partition: int, offset: int, error: RivvenError | None) -> Told:
+        """What became of the oldest unplaced record, which was sent by itself."""
+        first = self.unplaced.popleft()
+        self.waiting_bytes -= first.size_bytes
+        if first.watcher is None:
+            self.error = self.error or error
+            return []
+        return [(first.watcher, Delivery(self.topic, partition, offset, error))]
+
+    def _stick_elsewhere(self, lane: Lane) -> None:
+        if lane is self._sticky:
+            self._sticky = self._lanes[(lane.partition + 1) % len(self._lanes)]
+
+    def _seal(self, lane: Lane) -> None:
+        batch = Batch(len(lane.rows), lane.size_bytes, lane.begun_ms, lane.watchers)
+        batch.rows = lane.rows
+        lane.sealed.append(batch)
+        lane.rows, lane.watchers, lane.size_bytes, lane.mark, lane.ripe = [], [], 0, 0, False
+        self._stick_elsewhere(lane)
+
+    # Out
+
+    def take(self, *, single: bool = False) -> list[Parcel]:
+        """What can be sent now in one request; `single`: one batch of one partition."""
+        now_ms = self._clock_ms()
+        parcels: list[Parcel] = []
+        room_bytes = self._request_bytes_max
+        for lane in list(self._active):
+            if lane.parcel is not None or lane.not_before_ms > now_ms:
+                continue
+            if lane.rows and (lane.ripe or lane.begun_ms + self.sending.linger_ms <= now_ms):
+                self._seal(lane)
+            batches: list[Batch] = []
+            while lane.sealed and (lane.sealed[0].size_bytes <= room_bytes or not (parcels or batches)):
+                batch = lane.sealed.popleft()
+                room_bytes -= batch.size_bytes
+                batches.append(batch)
+                if single or lane.one_by_one:
+                    break
+            if not batches:
+                continue
+            lane.parcel = Parcel(lane, batches)
+            parcels.append(lane.parcel)
+            del self._active[lane]  # to the end of the row
+            self._active[lane] = None
+            if single or room_bytes <= 0:
+                break
+        return parcels
+
+    def due_ms(self) -> int | None:
+        """When `take` will have something, unless more comes in or an answer does."""
+        linger_ms = self.sending.linger_ms
+        due = NEVER_MS
+        for lane in self._active:
+            if lane.parcel is None:
+                ready_ms = 0 if lane.sealed or lane.ripe else lane.begun_ms + linger_ms
+                due = min(due, max(ready_ms, lane.not_before_ms))
+        return None if due == NEVER_MS else due
+
+    def seal_all(self) -> None:
+        """Send everything without waiting for more."""
+        for lane in self._active:
+            if lane.rows:
+                self._seal(lane)
+
+    def watch_all(self, watcher: Watcher) -> int:
+        """Have `watcher` told once by every batch that is held now; how many there are."""
+        self.seal_all()
+        held = [batch for lane in self._active for batch in lane.sealed]
+        held += [batch for lane in self._active if lane.parcel for batch in lane.parcel.batches]
+        for batch in held:
+            batch.watchers.append((batch.count - 1, 0, watcher))
+        return len(held)
+
+    # What became of it
+
+    def delivered(self, parcel: Parcel, base_offset: int) -> Told:
+        lane, told = self._landed(parcel), []
+        lane.backoff.reset()
+        lane.one_by_one = lane.one_by_one and bool(lane.sealed)
+        for batch in parcel.batches:
+            told += self._settle(lane, batch, base_offset, None)
+            base_offset += batch.count
+        self._rest(lane)
+        return told
+
+    def refused(self, parcel: Parcel, error: RivvenError) -> Told:
+        """Send it again if that can help, else tell whoever watches."""
+        lane, told = self._landed(parcel), []
+        batches = parcel.batches
+        if _too_large(error) and any(batch.count > 1 for batch in batches):
+            lane.sealed.extendleft(reversed(self._smaller(batches)))
+        elif error.retriable:
+            lane.sealed.extendleft(reversed(batches))
+            if isinstance(error, TryAgain):
+                wait_ms = max(error.facts.get("retry_ms", 0), lane.backoff.next_ms())
+                lane.not_before_ms = self._clock_ms() + wait_ms
+        elif len(batches) > 1:
+            lane.sealed.extendleft(reversed(batches))
+            lane.one_by_one = True
+        else:
+            told = self._settle(lane, batches[0], -1, error)
+        self._rest(lane)
+        return told
+
+    def _landed(self, parcel: Parcel) -> Lane:
+        lane = parcel.lane
+        assert lane.parcel is parcel, "a parcel lands once"
+        lane.parcel = None
+        return lane
+
+    def _smaller(self, batches: list[Batch]) -> list[Batch]:
+        """The same records in batches of half the size, which is the limit from now on."""
+        largest_bytes = max(batch.size_bytes for batch in batches)
+        limit_bytes = max(1, largest_bytes // 2)
+        self._seal_bytes = min(self._seal_bytes, limit_bytes)
+        self._batch_bytes = min(self._batch_bytes, limit_bytes)
+        self._request_bytes_max = max(limit_bytes, min(self._request_bytes_max, 2 * largest_bytes))
+        smaller: list[Batch] = []
+        for batch in batches:
+            smaller += batch.halves() if batch.size_bytes > limit_bytes and batch.count > 1 else [batch]
+        return smaller
+
+    def fail(self, parcel: Parcel, failed: Batch, error: RivvenError) -> Told:
+        """One batch of a parcel cannot even be written; the others wait for their next turn."""
+        lane = self._landed(parcel)
+        lane.sealed.extendleft(reversed([batch for batch in parcel.batches if batch is not failed]))
+        told = self._settle(lane, failed, -1, error)
+        self._rest(lane)
+        return told
+
+    def expire(self, error: RivvenError | None = None) -> Told:
+        """Give up what has waited too long, or everything that is not under way if there is an error to tell."""
+        limit_ms = NEVER_MS if error else self._clock_ms() - self.sending.delivery_timeout_ms
+        told: Told = []
+        for lane in [lane for lane in self._active if lane.parcel is None]:
+            if lane.rows and lane.begun_ms < limit_ms:
+                self._seal(lane)
+            while lane.sealed and lane.sealed[0].born_ms < limit_ms:
+                told += self._settle(lane, lane.sealed.popleft(), -1, error or self._expired())
+            self._rest(lane)
+        while self.unplaced and self.unplaced[0].born_ms < limit_ms:
+            told += self.placed_first(-1, -1, error or self._expired())
+        return told
+
+    def _expired(self) -> TimeoutException:
+        waited_ms = self.sending.delivery_timeout_ms
+        return TimeoutException(reason=f"not delivered to {self.topic} within {waited_ms} ms")
+
+    def _settle(self, lane: Lane, batch: Batch, base_offset: int, error: RivvenError | None) -> Told:
+        self.waiting_bytes -= batch.size_bytes
+        if error is not None and not batch.watched:
+            self.error = self.error or error
+        return batch.told(self.topic, lane.partition, base_offset, error)
+
+    def _rest(self, lane: Lane) -> None:
+        if not lane.rows and not lane.sealed and lane.parcel is None:
+            self._active.pop(lane, None)
+
+
+def _too_large(error: RivvenError) -> bool:
+    code, word = error.facts.get("error"), word_of(str(error.facts.get("reason", "")))
+    return code == BatchTooLarge.code or word in ("MESSAGE_TOO_LARGE", "RECORD_TOO_LARGE")
+
+
+def as_bytes(data: Any, name: str) -> bytes | None:
+    """The bytes of whatever is like bytes."""
+    if data is None or type(data) is bytes:
+        return data
+    if isinstance(data, (bytes, bytearray, memoryview)):
+        return bytes(data)
+    raise SerializationException(reason=f"a {name} is bytes or None, not {type(data).__name__}; encode it first")
+
+
+def checked_headers(headers: Iterable[Sequence[Any]]) -> tuple[Headers, int]:
+    """Headers as the encoder wants them, and the bytes they take at most."""
+    pairs: list[tuple[str, bytes | None]] = []
+    size_bytes = 0
+    for name, value in headers:
+        if not isinstance(name, str):
+            raise SerializationException(reason=f"a header's name is text, not {type(name).__name__}")
+        held = as_bytes(value, "header's value")
+        pairs.append((name, held))
+        size_bytes += len(name.encode()) + len(held or b"") + HEADER_OVERHEAD_BYTES
+    return tuple(pairs), size_bytes

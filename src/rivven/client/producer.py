@@ -1,0 +1,571 @@
+"""The producer: records in, batches out, answers back to whoever waits for them.
+
+All order and all bounds are the outbox's; this moves its parcels over a connection that it keeps up, and tells the
+callers. Nothing that was accepted is dropped silently: what cannot be delivered is told to the record's watcher, or
+raised by the next `flush` or `close`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable
+from functools import partial
+from time import time
+from typing import TYPE_CHECKING, Any
+
+from rivven.errors import RivvenError
+from rivven.record import decode, from_arrow, parse_header
+from rivven.wire import Capability, Request, Response
+from rivven.wire import requests as ask
+from rivven.wire import responses as tell
+
+from . import arrow
+from .failures import Closed, SerializationException, ServerException, coded_error, failure
+from .outbox import Batch, Outbox, Parcel, Sending, Told
+from .retry import Backoff
+from .shell import Channel, Cluster, Connection, Timer, gone, monotonic_ms
+from .values import Delivery, Headers, OnDelivery
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+IN_FLIGHT_MAX = 5
+"""Requests under way at a time; each partition has one at most."""
+METADATA_MS = 300_000
+"""How often a producer asks whether its topic has more partitions."""
+LIST_MAX = 10_000
+"""Records in one request of the protocol's first version."""
+
+
+class Producer:
+    """Sends records to one topic. Made by `RivvenClient.producer`.
+
+    `send` waits until its record is stored and gives the offset. `put` only hands over: it waits for room and for
+    nothing else, and is the way to send many records; `flush` then waits for all of them.
+
+        producer = await client.producer("orders", linger_ms=20, compression="zstd")
+        offset = await producer.send(b"paid", key=b"42", headers=[("source", b"web")])
+        for order in orders:
+            await producer.put(order.encode(), key=order.id)
+        await producer.flush()
+        await producer.close()
+    """
+
+    def __init__(self, cluster: Cluster, topic: str, sending: Sending) -> None:
+        self._topic = topic
+        self._sending = sending
+        self._channel = Channel(cluster)
+        self._channel.on_lost = self._wake
+        self._outbox = Outbox(topic, 0, sending, monotonic_ms, cluster.rng)
+        self._guard: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+        """Held while the outbox is touched; a lock where other threads add to it."""
+        self._on_room: Callable[[], None] | None = None
+        self._loop = asyncio.get_running_loop()
+        self._timer = Timer(self._pump)
+        self._woken = False
+        self._in_flight = 0
+        self._mending: asyncio.Task[None] | None = None
+        self._refreshed_ms = 0
+        self._waiting: list[asyncio.Future[None]] = []
+        self._closed = False
+
+    async def _start(self) -> None:
+        """Connect, and learn the topic's partitions if there is such a topic."""
+        try:
+            await self._channel.connection()
+            self._tell(self._place(await self._count_partitions()))
+        except BaseException:
+            self._channel.close()
+            raise
+
+    @property
+    def topic(self) -> str:
+        return self._topic
+
+    @property
+    def waiting_bytes(self) -> int:
+        """What was handed over and is not stored yet; at most `buffer_bytes` and one record."""
+        return self._outbox.waiting_bytes
+
+    async def __aenter__(self) -> Producer:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # Records in
+
+    async def send(
+        self,
+        value: bytes | None,
+        key: bytes | None = None,
+        *,
+        partition: int | None = None,
+        headers: Headers = (),
+        timestamp_ms: int | None = None,
+    ) -> int:
+        """Send a record and wait until it is stored; its offset."""
+        await self._ready_for(partition)
+        return await self.submit(
+            value, key, partition=partition, headers=headers, timestamp_ms=timestamp_ms
+        )
+
+    async def send_to_partition(self, value: bytes | None, partition: int, key: bytes | None = None) -> int:
+        return await self.send(value, key, partition=partition)
+
+    async def send_batch(self, messages: Iterable[tuple[bytes | None, bytes | None]]) -> list[int]:
+        """Send (value, key) pairs and wait for all; their offsets. If any failed, the first error is raised."""
+        collected = _Collected(self._loop)
+        offsets: list[int] = []
+        for value, key in messages:
+            await self._ready_for(None)
+            offsets.append(-1)
+            watcher = partial(_keep, offsets, len(offsets) - 1, collected)
+            collected.expected += 1
+            self.put_nowait(value, key, on_delivery=watcher)
+        await collected.wait()
+        return offsets
+
+    async def put(
+        self,
+        value: bytes | None,
+        key: bytes | None = None,
+        *,
+        partition: int | None = None,
+        headers: Headers = (),
+        timestamp_ms: int | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> None:
+        """Hand a record over, waiting only while the buffer is full. `on_delivery` hears what became of it."""
+        outbox = self._outbox
+        if outbox.waiting_bytes >= outbox.waiting_bytes_max or partition is not None or self._closed:
+            await self._ready_for(partition)
+        if timestamp_ms is None:
+            timestamp_ms = int(time() * 1000)
+        if outbox.add(value, key, partition, headers, timestamp_ms, on_delivery):
+            self._wake()
+            await asyncio.sleep(0)  # let the sender have its turn
+
+    def put_nowait(
+        self,
+        value: bytes | None,
+        key: bytes | None = None,
+        *,
+        partition: int | None = None,
+        headers: Headers = (),
+        timestamp_ms: int | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> None:
+        """`put` that raises `BufferFull` instead of waiting."""
+        if self._closed:
+            raise Closed(what="producer")
+        self._outbox.require_room()
+        if timestamp_ms is None:
+            timestamp_ms = int(time() * 1000)
+        if self._outbox.add(value, key, partition, headers, timestamp_ms, on_delivery):
+            self._wake()
+
+    def submit(
+        self,
+        value: bytes | None,
+        key: bytes | None = None,
+        *,
+        partition: int | None = None,
+        headers: Headers = (),
+        timestamp_ms: int | None = None,
+    ) -> asyncio.Future[int]:
+        """`put_nowait` with a future of the offset."""
+        delivered: asyncio.Future[int] = self._loop.create_future()
+        self.put_nowait(
+            value,
+            key,
+            partition=partition,
+            headers=headers,
+            timestamp_ms=timestamp_ms,
+            on_delivery=partial(_resolve, delivered),
+        )
+        return delivered
+
+    async def send_arrow(
+        self, table: pa.Table | pa.RecordBatch, *, partition: int | None = None
+    ) -> list[Delivery]:
+        """Send the rows of a table and wait until they are stored; one delivery for each batch they went in.
+
+        Columns are `key`, `value`, `timestamp` and `headers`, each optional, and `partition` to place rows one by
+        one. Without it or the argument rows go by their keys. No Python object is made for a row; keys are hashed
+        once for each distinct one.
+        """
+        collected = _Collected(self._loop)
+        collected.expected = table.num_rows
+        await self.put_arrow(table, partition=partition, on_delivery=collected.add)
+        await collected.wait()
+        return collected.deliveries
+
+    async def put_arrow(
+        self,
+        table: pa.Table | pa.RecordBatch,
+        *,
+        partition: int | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> int:
+        """Hand the rows of a table over; how many. `on_delivery` is told of each batch."""
+        await self._ready_for(partition)
+        first_rows = 0
+        if table.num_rows and not self._outbox.partitions:
+            first_rows = 1
+            await self._make_topic(table, partition, on_delivery)
+        for piece in arrow.pieces(table.slice(first_rows)):
+            for number, rows in arrow.placed(piece, self._outbox.partitions, partition):
+                await self._put_rows(rows, number, on_delivery)
+        return table.num_rows
+
+    async def _put_rows(self, rows: pa.Table, partition: int | None, on_delivery: OnDelivery | None) -> None:
+        sending = self._sending
+        batches = from_arrow(
+            rows,
+            codec=sending.codec,
+            level=sending.level,
+            records_per_batch=1_000_000,
+            batch_bytes_max=sending.batch_bytes_max,
+            timestamp_ms=int(time() * 1000),
+        )
+        for batch in batches:
+            await self._ready_for(partition)
+            with self._guard:
+                self._outbox.add_batch(partition, batch, parse_header(batch).count, on_delivery)
+            self._wake()
+            await asyncio.sleep(0)
+
+    async def _make_topic(
+        self, table: pa.Table | pa.RecordBatch, partition: int | None, on_delivery: OnDelivery | None
+    ) -> None:
+        """The first row goes by itself to a topic that is not there, so that the server makes it."""
+        ((number, row),) = arrow.placed(next(arrow.pieces(table.slice(0, 1))), 1, partition)
+        (record,) = decode(from_arrow(row, timestamp_ms=int(time() * 1000))[0])
+        if arrow.PARTITION not in table.schema.names:
+            number = partition
+        told: asyncio.Future[Delivery] = self._loop.create_future()
+        with self._guard:
+            self._outbox.add(
+                record.value, record.key, number, record.headers, record.timestamp_ms, told.set_result
+            )
+        self._wake()
+        delivery = await told
+        if on_delivery is not None:
+            on_delivery(delivery)
+        elif delivery.error is not None:
+            raise delivery.error
+
+    # Waiting
+
+    async def _ready_for(self, partition: int | None) -> None:
+        """Wait for room, and ask anew for the partitions if this one is not known."""
+        outbox = self._outbox
+        while not self._closed and outbox.waiting_bytes >= outbox.waiting_bytes_max:
+            await self._progress()
+        if self._closed:
+            raise Closed(what="producer")
+        if partition is not None and partition >= outbox.partitions > 0:
+            self._tell(self._place(await self._count_partitions()))
+
+    async def _progress(self) -> None:
+        """Wait until something has been settled."""
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._waiting.append(waiter)
+        self._wake()
+        await waiter
+
+    async def flush(self) -> None:
+        """Wait until everything that was handed over is stored, or has failed.
+
+        Raises the first error of a record that nobody watched.
+        """
+        while self._outbox.unplaced and not self._closed:
+            await self._progress()
+        collected = _Collected(self._loop)
+        with self._guard:
+            collected.expected = self._outbox.watch_all(collected.count_one)
+        self._wake()
+        await collected.settled()
+        error, self._outbox.error = self._outbox.error, None
+        if error is not None:
+            raise error
+
+    async def close(self) -> None:
+        """Flush, then close. A second call does nothing."""
+        if self._closed:
+            return
+        try:
+            await self.flush()
+        finally:
+            self._closed = True
+            self._timer.cancel()
+            self._channel.close()
+            await gone(self._mending)
+            with self._guard:
+                told = self._outbox.expire(Closed(what="producer"))
+            self._tell(told)
+
+    # Parcels out
+
+    def _wake(self) -> None:
+        if not self._woken and not self._loop.is_closed():
+            self._woken = True
+            self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        """Send what can be sent, and see to it that this is called again in time."""
+        self._woken = False
+        if self._closed:
+            return
+        outbox = self._outbox
+        with self._guard:
+            told = outbox.expire()
+        if told:
+            self._tell(told)
+        connection = self._channel.current
+        if connection is None or outbox.unplaced:
+            if not outbox.is_empty:
+                self._mend()
+            return
+        single = not connection.capabilities & Capability.BATCHES
+        while self._in_flight < IN_FLIGHT_MAX:
+            with self._guard:
+                parcels = outbox.take(single=single)
+            if not parcels:
+                break
+            self._dispatch(connection, parcels)
+        with self._guard:
+            due_ms = outbox.due_ms() if self._in_flight < IN_FLIGHT_MAX else None
+        if due_ms is not None:
+            self._timer.set(due_ms)
+        if monotonic_ms() - self._refreshed_ms > METADATA_MS:
+            self._mend()
+
+    def _dispatch(self, connection: Connection, parcels: list[Parcel]) -> None:
+        parcels = [parcel for parcel in parcels if self._encode(parcel, connection.capabilities)]
+        if not parcels:
+            return
+        try:
+            connection.submit(self._request(parcels, connection.capabilities), partial(self._answered, parcels))
+        except RivvenError as error:
+            self._in_flight += 1
+            self._answered(parcels, error)
+        else:
+            self._in_flight += 1
+
+    def _encode(self, parcel: Parcel, capabilities: Capability) -> bool:
+        """Make the bytes now, while an earlier request is under way. Whether that worked."""
+        for batch in parcel.batches:
+            try:
+                if capabilities & Capability.BATCHES:
+                    batch.encode(self._sending.codec, self._sending.level)
+                else:
+                    _check_old(batch, capabilities)
+            except (RivvenError, ValueError, TypeError, OverflowError) as failed:
+                with self._guard:
+                    if isinstance(failed, ServerException):
+                        told = self._outbox.refused(parcel, failed)
+                    else:
+                        error = SerializationException(reason=f"a batch cannot be written: {failed}")
+                        told = self._outbox.fail(parcel, batch, error)
+                self._tell(told)
+                return False
+        return True
+
+    def _request(self, parcels: list[Parcel], capabilities: Capability) -> Request:
+        if not capabilities & Capability.BATCHES:
+            ((lane, (batch,)),) = parcels
+            return _old_request(self._topic, lane.partition, batch, capabilities)
+        parts = []
+        for lane, batches in parcels:
+            encoded = tuple(batch.encoded for batch in batches if batch.encoded is not None)
+            parts.append(ask.PartitionBatches(lane.partition, encoded if len(encoded) > 1 else encoded[0]))
+        timeout_ms = self._channel.cluster.options.request_timeout_ms
+        return ask.ProduceBatches(self._sending.acks, timeout_ms, (ask.TopicBatches(self._topic, tuple(parts)),))
+
+    def _answered(self, parcels: list[Parcel], result: Response | RivvenError) -> None:
+        self._in_flight -= 1
+        told: Told = []
+        with self._guard:
+            outcomes = _outcomes(result)
+            for parcel in parcels:
+                outcome = outcomes(parcel.lane.partition)
+                if isinstance(outcome, RivvenError):
+                    told += self._outbox.refused(parcel, outcome)
+                else:
+                    told += self._outbox.delivered(parcel, outcome)
+        self._tell(told)
+        self._wake()
+
+    def _tell(self, told: Told) -> None:
+        for watcher, delivery in told:
+            try:
+                watcher(delivery)
+            except Exception as error:
+                facts = {"message": "a delivery callback failed", "exception": error}
+                self._loop.call_exception_handler(facts)
+        waiting, self._waiting = self._waiting, []
+        for waiter in waiting:
+            if not waiter.done():
+                waiter.set_result(None)
+        if self._on_room is not None:
+            self._on_room()
+
+    # A connection to send them by
+
+    def _mend(self) -> None:
+        if self._mending is None or self._mending.done():
+            self._mending = self._loop.create_task(self._connect())
+
+    async def _connect(self) -> None:
+        """Try until there is a connection and the topic's partitions are known, or nothing is left to send."""
+        options = self._channel.cluster.options
+        backoff = Backoff(self._channel.cluster.rng, first_ms=options.backoff_ms, most_ms=options.backoff_ms_max)
+        while not self._closed:
+            try:
+                await self._channel.connection()
+                await self._find_partitions()
+                break
+            except RivvenError as error:
+                with self._guard:
+                    told = self._outbox.expire(None if error.retriable else error)
+                self._tell(told)
+                if self._outbox.is_empty:
+                    return
+                await asyncio.sleep(max(backoff.next_ms(), error.facts.get("retry_ms", 0)) / 1000)
+        self._wake()
+
+    async def _find_partitions(self) -> None:
+        outbox = self._outbox
+        partitions = await self._count_partitions()
+        if partitions == 0 and outbox.unplaced:
+            await self._publish_first()
+            partitions = await self._count_partitions()
+        self._tell(self._place(partitions))
+
+    async def _publish_first(self) -> None:
+        """Publish one record the old way: the server makes the topic if it is allowed to, and chooses the partition."""
+        connection = await self._channel.connection()
+        first = self._outbox.unplaced[0]
+        batch = Batch(1, first.size_bytes, first.born_ms, [])
+        batch.rows = [first.row]
+        _check_old(batch, connection.capabilities)
+        request = _old_request(self._topic, first.partition, batch, connection.capabilities)
+        answer = await self._channel.ask(request, tell.PublishedBatch)
+        with self._guard:
+            told = self._outbox.placed_first(answer.partition, answer.base_offset, None)
+        self._tell(told)
+
+    async def _count_partitions(self) -> int:
+        """How many partitions the topic has; 0 if there is no such topic."""
+        self._refreshed_ms = monotonic_ms()
+        try:
+            return (await self._channel.ask(ask.GetMetadata(self._topic), tell.Metadata)).partitions
+        except ServerException as error:
+            if "not found" in str(error).lower():
+                return 0
+            raise
+
+    def _place(self, partitions: int) -> Told:
+        with self._guard:
+            return self._outbox.place(partitions)
+
+
+class _Collected:
+    """Waits for so many deliveries."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.expected = 0
+        self.deliveries: list[Delivery] = []
+        self._settled = 0
+        self._done: asyncio.Future[None] = loop.create_future()
+        self._error: RivvenError | None = None
+
+    def add(self, delivery: Delivery) -> None:
+        self.deliveries.append(delivery)
+        self.count(delivery, delivery.count)
+
+    def count_one(self, _: Delivery) -> None:
+        self.count(None, 1)
+
+    def count(self, delivery: Delivery | None, count: int) -> None:
+        self._settled += count
+        if delivery is not None and delivery.error is not None:
+            self._error = self._error or delivery.error
+        self._look()
+
+    def _look(self) -> None:
+        if self._settled >= self.expected and not self._done.done():
+            self._done.set_result(None)
+
+    async def settled(self) -> None:
+        if self._settled < self.expected:
+            if self._done.done():
+                self._done = self._done.get_loop().create_future()
+            await self._done
+
+    async def wait(self) -> None:
+        await self.settled()
+        if self._error is not None:
+            raise self._error
+
+
+def _keep(offsets: list[int], place: int, collected: _Collected, delivery: Delivery) -> None:
+    offsets[place] = delivery.offset
+    collected.count(delivery, 1)
+
+
+def _resolve(delivered: asyncio.Future[int], delivery: Delivery) -> None:
+    if delivered.done():
+        return  # cancelled
+    if delivery.error is not None:
+        delivered.set_exception(delivery.error)
+    else:
+        delivered.set_result(delivery.offset)
+
+
+def _outcomes(result: Response | RivvenError) -> Callable[[int], int | RivvenError]:
+    """By partition: the first offset, or the error."""
+    if isinstance(result, RivvenError):
+        return lambda _: result
+    if isinstance(result, tell.PublishedBatch):
+        base_offset = result.base_offset
+        return lambda _: base_offset
+    if isinstance(result, tell.ProducedBatches):
+        missing = SerializationException(reason="the server left a partition out of its answer")
+        parts = {part.partition: part for topic in result.topics for part in topic.partitions}
+
+        def outcome(partition: int) -> int | RivvenError:
+            part = parts.get(partition)
+            if part is None:
+                return missing
+            return coded_error(part.error, part.error_message) if part.error else part.base_offset
+
+        return outcome
+    error = failure(result) or SerializationException(reason=f"{type(result).__name__} answers no produce request")
+    return lambda _: error
+
+
+def _check_old(batch: Batch, capabilities: Capability) -> None:
+    """Whether a server that takes no batches can take these records."""
+    if batch.count > LIST_MAX:
+        raise ServerException(reason=f"MESSAGE_TOO_LARGE: {batch.count} records in one request")
+    if capabilities & Capability.RECORDS:
+        return
+    if any(value is None or headers for _, _, value, headers in batch.records()):
+        raise SerializationException(reason="this server knows neither headers nor tombstones")
+
+
+def _old_request(topic: str, partition: int | None, batch: Batch, capabilities: Capability) -> Request:
+    rows = batch.records()
+    if capabilities & Capability.RECORDS:
+        records = tuple(
+            ask.NewRecord(key, value, tuple(ask.Header(name, held) for name, held in headers), timestamp_ms)
+            for timestamp_ms, key, value, headers in rows
+        )
+        return ask.PublishRecords(topic, partition, records)
+    return ask.PublishBatch(topic, partition, tuple(ask.BatchRecord(key, value or b"") for _, key, value, _ in rows))
+
+

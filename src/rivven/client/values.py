@@ -1,0 +1,90 @@
+"""What a client hands out: messages, deliveries, the state of an idempotent producer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any, NamedTuple
+
+import msgspec
+
+from rivven.errors import RivvenError
+
+Headers = tuple[tuple[str, bytes | None], ...]
+
+
+class Message(msgspec.Struct, frozen=True, gc=False):
+    """One record as it was read. A `value` of None is a tombstone; `timestamp` counts milliseconds.
+
+    >>> message = Message(b"paid", 7, 1700000000000, 0, "orders", key=b"42")
+    >>> message.value_str(), message.key_str(), message.size()
+    ('paid', '42', 6)
+    """
+
+    value: bytes | None
+    offset: int
+    timestamp: int
+    partition: int
+    topic: str
+    key: bytes | None = None
+    headers: Headers = ()
+
+    def value_str(self) -> str:
+        """The value as UTF-8; empty for a tombstone."""
+        return (self.value or b"").decode()
+
+    def key_str(self) -> str | None:
+        return None if self.key is None else self.key.decode()
+
+    def size(self) -> int:
+        """The bytes of key and value."""
+        return len(self.value or b"") + len(self.key or b"")
+
+
+class Delivery(NamedTuple):
+    """What became of a record, or of `count` records in a row: their first offset, or the error that stopped them."""
+
+    topic: str
+    partition: int
+    offset: int
+    error: RivvenError | None = None
+    count: int = 1  # type: ignore[assignment]  # hides tuple.count, which nobody asks a delivery for
+
+
+OnDelivery = Callable[[Delivery], Any]
+
+
+class Position(int):
+    """An offset that may be awaited as well, for programs that expect a coroutine here."""
+
+    def __await__(self) -> Generator[Any, None, int]:
+        return int(self)
+        yield
+
+
+class ProducerState:
+    """An idempotent producer's identity. The sequence goes on with every record that was published."""
+
+    __slots__ = ("_next_sequence", "_producer_epoch", "_producer_id")
+
+    def __init__(self, producer_id: int, producer_epoch: int, next_sequence: int = 0) -> None:
+        self._producer_id = producer_id
+        self._producer_epoch = producer_epoch
+        self._next_sequence = next_sequence
+
+    @property
+    def producer_id(self) -> int:
+        return self._producer_id
+
+    @property
+    def producer_epoch(self) -> int:
+        return self._producer_epoch
+
+    @property
+    def next_sequence(self) -> int:
+        return self._next_sequence
+
+    def advance(self) -> None:
+        self._next_sequence = (self._next_sequence + 1) & 0x7FFFFFFF
+
+    def __repr__(self) -> str:
+        return f"ProducerState({self._producer_id}, {self._producer_epoch}, {self._next_sequence})"
