@@ -77,7 +77,8 @@ class SystemFile:
         return b"".join(parts)
 
     def write(self, data: Buffer, position: int) -> None:
-        self._refuse_if_read_only()
+        if self._read_only:
+            raise _read_only_error(self._path)
         _pwrite_all(self._fd, data, position)
 
     def sync(self) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rivven.errors import SyncFailed
 from rivven.limits import KIB, WAL_HEADER_BYTES
-from rivven.log.wal import ENTRY, GROUP, OFFSET, Kind, Wal, WalContent, entry_prefix, read_offset, read_wal
+from rivven.log.wal import ENTRY, GROUP, OFFSET, Kind, Wal, WalContent, read_offset, read_wal
 from rivven.sim import Halted, SimDisk
 
 TOPIC = bytes(range(16))
@@ -35,7 +35,7 @@ def write_group(wal: Wal, *payloads: bytes, sync: bool = True) -> tuple[str, int
     """Frame a group of appends and write it; returns the file it went to and its position there."""
     parts: list[bytes] = []
     for payload in payloads:
-        parts += (entry_prefix(Kind.APPEND, len(payload), TOPIC, 3), payload)
+        parts += (ENTRY.pack(Kind.APPEND, len(payload), TOPIC, 3), payload)
     file, position, buffers = wal.frame(parts, len(payloads))
     file.write(b"".join(buffers), position)
     if sync:
@@ -80,7 +80,7 @@ def test_a_large_payload_is_written_as_it_is():
     wal = new_wal(disk, file_bytes=256 * KIB)
     add_spare(wal)
     large = Random(1).randbytes(100_000)
-    file, position, buffers = wal.frame([entry_prefix(Kind.APPEND, len(large), TOPIC, 0), large], 1)
+    file, position, buffers = wal.frame([ENTRY.pack(Kind.APPEND, len(large), TOPIC, 0), large], 1)
     assert buffers[-1] is large
     file.write(b"".join(buffers), position)
     assert payloads_of(read_wal(disk, "wal", None)) == [large]
@@ -90,7 +90,7 @@ def test_an_offset_goes_through_an_entry():
     disk = SimDisk(Random(0))
     wal = new_wal(disk)
     add_spare(wal)
-    file, position, buffers = wal.frame([entry_prefix(Kind.START, 8, TOPIC, 0), OFFSET.pack(2**40)], 1)
+    file, position, buffers = wal.frame([ENTRY.pack(Kind.START, 8, TOPIC, 0), OFFSET.pack(2**40)], 1)
     file.write(b"".join(buffers), position)
     (entry,) = read_wal(disk, "wal", None).entries()
     assert (entry.kind, read_offset(entry)) == (Kind.START, 2**40)
@@ -158,7 +158,7 @@ def test_a_torn_tail_ends_the_log_without_damage():
         wal = new_wal(disk)
         add_spare(wal)
         write_group(wal, b"good")
-        parts = [entry_prefix(Kind.APPEND, 100, TOPIC, 0), b"x" * 100]
+        parts = [ENTRY.pack(Kind.APPEND, 100, TOPIC, 0), b"x" * 100]
         file, position, buffers = wal.frame(parts, 1)
         file.write(b"".join(buffers)[:length_bytes], position)
         content = read_wal(disk, "wal", None)

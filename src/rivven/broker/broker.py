@@ -14,7 +14,6 @@ from typing import Any
 from rivven.coordinator import CONSUME, PRODUCE, REQUEST, CommittedOffset, OffsetKey, Quotas, QuotaTable
 from rivven.errors import InvalidTopic, NotYet, RivvenError, TopicExists, UnknownTopic
 from rivven.log import KEYS, Document, Log, Store, Topic, TopicConfig, check_name
-from rivven.model import Offset
 from rivven.ports import Clock, Disk
 from rivven.wire import CAPABILITIES, PROTOCOL_VERSION, Request, Response
 from rivven.wire import requests as ask
@@ -160,7 +159,7 @@ class Broker:
         log = self._log_for(request.topic, request.partition, request.key, 1)
         self._charge_produce(reply, len(request.value))
 
-        def answer(offset: Offset, error: RivvenError | None) -> None:
+        def answer(offset: int, error: RivvenError | None) -> None:
             self._fulfil(reply, told(error) if error else tell.Published(offset, log.partition.partition))
 
         self._publisher.gather(log, [record], answer)
@@ -190,7 +189,7 @@ class Broker:
         log = self._log_for(topic, partition, rows[0][1], len(rows))
         self._charge_produce(reply, sum(len(row[2] or b"") for row in rows))
 
-        def answer(offset: Offset, error: RivvenError | None) -> None:
+        def answer(offset: int, error: RivvenError | None) -> None:
             number = log.partition.partition
             self._fulfil(reply, told(error) if error else tell.PublishedBatch(offset, number, len(rows)))
 
@@ -231,7 +230,7 @@ class Broker:
     ) -> None:
         start = -1
 
-        def answer(offset: Offset, error: RivvenError | None) -> None:
+        def answer(offset: int, error: RivvenError | None) -> None:
             code, text = (error.code, str(error)) if error is not None else (0, None)
             parts[place] = tell.PartitionProduced(part.partition, code, text, offset, -1, start)
             settle()
@@ -244,7 +243,7 @@ class Broker:
             self._charge_produce(reply, len(data))
             self._publisher.append_batches(log, data, answer)
         except RivvenError as error:
-            answer(Offset(-1), error)
+            answer(-1, error)
 
     def _log_for(self, name: str, partition: int | None, key: bytes | None, records: int) -> Log:
         """The partition to publish to, of a topic that is made if need be."""

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from rivven.coordinator import CommittedOffset, OffsetKey, Offsets, encode_key, encode_value
 from rivven.errors import RivvenError
 from rivven.log import Log, Store
-from rivven.model import Offset
 from rivven.ports import Clock
 from rivven.record import decode, partition_for_key, walk
 
@@ -53,7 +52,7 @@ class CommittedOffsets:
             for key, entry in entries.items()
         ]
 
-        def answered(_: Offset, error: RivvenError | None) -> None:
+        def answered(_: int, error: RivvenError | None) -> None:
             if error is None:
                 for key, entry in entries.items():
                     self.table.apply(key, entry)

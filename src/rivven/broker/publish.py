@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from rivven.errors import BatchTooLarge, Malformed, RivvenError
 from rivven.limits import BATCH_RECORDS_MAX
 from rivven.log import Appended, Log, Store
-from rivven.model import Offset
 from rivven.ports import Clock
 from rivven.record import (
     BatchHeader,
@@ -34,7 +33,7 @@ RECORD_OVERHEAD_BYTES = 40
 """More than a record's lengths, deltas and counts ever take."""
 HEADER_OVERHEAD_BYTES = 12
 
-Answer = Callable[[Offset, RivvenError | None], None]
+Answer = Callable[[int, RivvenError | None], None]
 """Called with the first offset of what was published once it is durable, or with the reason why it was not."""
 
 
@@ -54,7 +53,7 @@ class Publisher:
         self._clock = clock
         self._stats = stats
         self._gathering: dict[Log, _Gathering] = {}
-        self._undurable: dict[Log, deque[tuple[Offset, Offset, Answer]]] = {}
+        self._undurable: dict[Log, deque[tuple[int, int, Answer]]] = {}
         """For each log: what becomes durable with which offset, its first offset, and whom to tell."""
 
     # One record or a few, without a batch of their own
@@ -91,11 +90,11 @@ class Publisher:
             done = self._append(log, batch, parse_header(batch))
         except RivvenError as error:
             for _, answer in group.answers:
-                answer(Offset(-1), error)
+                answer(-1, error)
             return
         waiting = self._undurable.setdefault(log, deque())
         for before, answer in group.answers:
-            waiting.append((done.next_offset, Offset(done.base_offset + before), answer))
+            waiting.append((done.next_offset, done.base_offset + before, answer))
 
     # Whole batches
 
@@ -176,7 +175,7 @@ class Publisher:
     def abandon(self, log: Log, error: RivvenError) -> None:
         """The log is gone: nobody will hear that their records are durable."""
         for _, _, answer in self._undurable.pop(log, ()):
-            answer(Offset(-1), error)
+            answer(-1, error)
 
 
 def _size_of(record: NewRecord) -> int:

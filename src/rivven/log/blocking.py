@@ -70,7 +70,7 @@ class BlockingStore:
         """Append records `(timestamp_ms, key, value, headers)` as one batch; returns its first offset, once the
         batch is durable under the sync policy."""
         batch = encode(records, codec=codec)
-        return self.append_batches([(self.log(topic, partition), batch)])[0].base_offset
+        return Offset(self.append_batches([(self.log(topic, partition), batch)])[0].base_offset)
 
     def append_batches(self, batches: Sequence[tuple[Log, bytearray]]) -> list[Appended]:
         """Append encoded batches together and wait until all of them are durable."""

@@ -13,10 +13,12 @@ from rivven.model import Epoch, Offset
 class LeaderEpochs:
     def __init__(self, entries: list[tuple[int, int]] | None = None) -> None:
         self._entries = list(entries or [])
+        self.latest = -1
+        """The newest epoch, -1 before the first. Every append looks at it."""
+        self._note_latest()
 
-    @property
-    def latest(self) -> Epoch:
-        return Epoch(self._entries[-1][0] if self._entries else -1)
+    def _note_latest(self) -> None:
+        self.latest = self._entries[-1][0] if self._entries else -1
 
     def entries(self) -> list[tuple[int, int]]:
         return list(self._entries)
@@ -26,6 +28,7 @@ class LeaderEpochs:
         if epoch <= self.latest:
             return False
         self._entries.append((epoch, start))
+        self._note_latest()
         return True
 
     def end_of(self, epoch: int, log_end: Offset) -> tuple[Epoch, Offset]:
@@ -40,6 +43,7 @@ class LeaderEpochs:
         """Forget the epochs that begin at or after `end`."""
         while self._entries and self._entries[-1][1] >= end:
             self._entries.pop()
+        self._note_latest()
 
     def advance_start(self, start: int) -> None:
         """Forget the epochs that ended before the log's new start."""

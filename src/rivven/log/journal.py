@@ -15,12 +15,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from rivven.errors import DiskFull, SyncFailed
-from rivven.model import Offset
 from rivven.ports import Buffer, Clock, Committer, Completion, File
 
 from .commit import Commit, CommitLimits, SyncPolicy
 from .log import NO_ROOM, Log
-from .wal import ENTRY, GROUP, Kind, Wal, entry_prefix
+from .wal import ENTRY, GROUP, Kind, Wal
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +32,7 @@ class Write(NamedTuple):
     """One queued entry: what to write, and what is durable once it is written."""
 
     log: Log
-    upto: Offset | None
+    upto: int | None
     """None if it was not an append."""
     prefix: bytes
     payload: Buffer
@@ -61,6 +60,8 @@ class Journal:
         self._committer = committer
         self._clock = clock
         self._commit: Commit[Write] = Commit(policy, limits)
+        self.admit = self._commit.admit
+        """Raise `Overloaded` if too much waits already to take so many bytes more."""
         self._make_room = make_room
         self._under_way: _Submission | None = None
         self._retry_us: int | None = None
@@ -68,14 +69,11 @@ class Journal:
 
     # Queueing
 
-    def admit(self, batch_bytes: int) -> None:
-        """Raise `Overloaded` if too much waits already."""
-        self._commit.admit(batch_bytes)
-
-    def queue(self, log: Log, kind: Kind, payload: Buffer, *, upto: Offset | None = None) -> None:
+    def queue(self, log: Log, kind: Kind, payload: Buffer, *, upto: int | None = None) -> None:
         """The payload must not change until it is durable."""
-        prefix = entry_prefix(kind, len(payload), log.topic_id, log.partition.partition)
-        self._commit.add(Write(log, upto, prefix, payload), ENTRY.size + len(payload), self._clock.now_us())
+        payload_bytes = len(payload)
+        prefix = ENTRY.pack(kind, payload_bytes, log.topic_id, log.partition[1])
+        self._commit.add(Write(log, upto, prefix, payload), ENTRY.size + payload_bytes, self._clock.now_us())
 
     @property
     def waiting(self) -> int:

@@ -35,10 +35,10 @@ NO_ROOM = (28, 122)  # ENOSPC, EDQUOT: `errno` itself would do, but these two nu
 class Appended(NamedTuple):
     """Where a batch went: its offsets, and its place in the file of the segment that starts at `segment`."""
 
-    base_offset: Offset
-    next_offset: Offset
+    base_offset: int
+    next_offset: int
     position: int
-    segment: Offset
+    segment: int
 
 
 class Log:
@@ -133,9 +133,9 @@ class Log:
 
     def append_placed(self, batch: bytes | bytearray | memoryview, header: BatchHeader, *, now_ms: int) -> Appended:
         """Write a batch that has its offsets already, as a follower or a replay does."""
-        assert header.base_offset >= self.end, "offsets only grow"
-        batch_bytes = header.batch_length + 12
         segment = self._segments[-1]
+        assert header.base_offset >= segment.next_offset, "offsets only grow"
+        batch_bytes = header.batch_length + 12
         if self._rolls_before(segment, header, batch_bytes, now_ms):
             segment = self.roll()
         if segment.first_append_ms is None:
@@ -147,9 +147,7 @@ class Log:
                 raise DiskFull(wanted_bytes=batch_bytes, path=segment.path) from error
             raise
         self.facts.note(header, batch)
-        return Appended(
-            Offset(header.base_offset), Offset(segment.next_offset), position, Offset(segment.base_offset)
-        )
+        return Appended(header.base_offset, segment.next_offset, position, segment.base_offset)
 
     def _rolls_before(self, segment: Segment, header: BatchHeader, batch_bytes: int, now_ms: int) -> bool:
         if not segment.has_room_for(header, batch_bytes, self.config.segment_bytes):
@@ -251,10 +249,12 @@ class Log:
 
     # Durability
 
-    def advance(self, upto: Offset) -> None:
+    def advance(self, upto: int) -> None:
         """What is below `upto` is durable under the sync policy and may be read."""
-        self.durable = max(self.durable, upto)
-        self.high_watermark = max(self.high_watermark, upto)
+        if upto > self.durable:
+            self.durable = Offset(upto)
+        if upto > self.high_watermark:
+            self.high_watermark = Offset(upto)
 
     def save_snapshot(self, upto: int) -> None:
         try:

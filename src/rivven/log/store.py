@@ -308,7 +308,8 @@ class Store:
     ) -> Appended:
         """Append a validated batch, which gets its offsets in place. It is durable, and visible to readers, once
         `log.durable` has reached `next_offset`: see `pump`. The caller leaves the batch as it is until then."""
-        self._require_open()
+        if self._closed is not None:
+            raise StoreClosed(reason=self._closed)
         now_ms = self._clock.now_ms() if now_ms is None else now_ms
         if self._policy.writes == 0:
             done = self._append(log, batch, header, now_ms, leader_epoch)

@@ -54,10 +54,6 @@ def read_offset(entry: Entry) -> int:
     return offset
 
 
-def entry_prefix(kind: Kind, payload_bytes: int, topic_id: bytes, partition: int) -> bytes:
-    return ENTRY.pack(kind, payload_bytes, topic_id, partition)
-
-
 @dataclass(slots=True)
 class WalFile:
     file: File

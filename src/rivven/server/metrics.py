@@ -207,7 +207,7 @@ class NodeCollector:
         yield _gauge("rivven_buffer_pool_bytes", text, getattr(node.buffers, "held_bytes", 0))
 
     def _latencies(self) -> Iterator[Metric]:
-        rows = [({"request": name}, histogram) for name, histogram in sorted(self._node.latency.items())]
+        rows = [({"request": name or "refused"}, histogram) for name, histogram in sorted(self._node.latency.items())]
         yield _histogram("rivven_request_latency_seconds", "From the request to its reply, by kind", rows)
 
     def _durability(self) -> Iterator[Metric]:

@@ -9,6 +9,7 @@ its own protoc. A result that is newer than its source is left alone.
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -20,8 +21,7 @@ def generate(*, anew: bool = False) -> bool:
     """Whether there was something to do."""
     if not anew and RESULT.exists() and RESULT.stat().st_mtime_ns > SOURCE.stat().st_mtime_ns:
         return False
-    from grpc_tools import protoc
-
+    protoc = import_module("grpc_tools.protoc")  # only here: it is no part of a running rivven
     failed = protoc.main(["protoc", f"-I{HERE}", f"--descriptor_set_out={RESULT}", str(SOURCE)])
     if failed:
         raise SystemExit(f"protoc could not read {SOURCE}")

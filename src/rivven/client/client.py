@@ -1,0 +1,251 @@
+"""`connect` and the client it gives: administration, single records, and the makers of producers and consumers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rivven.record import Codec
+from rivven.wire import Request, Response
+from rivven.wire import requests as ask
+from rivven.wire import responses as tell
+
+from .admin import Admin
+from .consumer import FETCH_BYTES, WAIT_MS, Consumer
+from .failures import ConfigException, SerializationException
+from .options import Options
+from .outbox import Sending, as_bytes
+from .producer import Producer
+from .shell import Channel, Cluster, log_in_by_scram, log_in_plainly, make_cluster, make_tls_cluster
+from .values import Message, ProducerState
+
+R = TypeVar("R", bound=Response)
+
+
+async def connect(address: str | Sequence[str], *, options: Options | None = None) -> RivvenClient:
+    """Connect to the first server that answers, of one or several as `host:port`.
+
+        client = await rivven.connect("localhost:9092")
+        await client.ping()
+        await client.close()
+    """
+    return await _connected(make_cluster(address, options))
+
+
+async def connect_tls(
+    address: str | Sequence[str],
+    ca_cert_path: str | Path,
+    server_name: str,
+    client_cert_path: str | Path | None = None,
+    client_key_path: str | Path | None = None,
+    *,
+    options: Options | None = None,
+) -> RivvenClient:
+    """The same over TLS 1.3, with the server's certificate checked against `ca_cert_path` and `server_name`."""
+    return await _connected(
+        make_tls_cluster(address, ca_cert_path, server_name, client_cert_path, client_key_path, options)
+    )
+
+
+async def _connected(cluster: Cluster) -> RivvenClient:
+    client = RivvenClient(cluster)
+    await client._start()
+    return client
+
+
+class RivvenClient(Admin):
+    """One connection for everything but the stream of records, which producers and consumers have of their own."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._channel = Channel(cluster)
+
+    async def _start(self) -> None:
+        await self._channel.connection()
+
+    async def _ask(self, request: Request, kind: type[R], *, repeat: bool = True) -> R:
+        return await self._channel.ask(request, kind, repeat=repeat)
+
+    async def __aenter__(self) -> RivvenClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Hang up. Producers and consumers that were made here have to be closed by themselves."""
+        self._channel.close()
+
+    # Producers and consumers
+
+    async def producer(
+        self,
+        topic: str,
+        batch_size: int = 16384,
+        linger_ms: int = 5,
+        *,
+        compression: str = "none",
+        compression_level: int | None = None,
+        acks: int = -1,
+        buffer_bytes: int = Sending.buffer_bytes,
+        batch_bytes_max: int = Sending.batch_bytes_max,
+        request_bytes_max: int = Sending.request_bytes_max,
+        delivery_timeout_ms: int = Sending.delivery_timeout_ms,
+    ) -> Producer:
+        """A producer for one topic, with a connection of its own.
+
+        A batch leaves with `batch_size` bytes or after `linger_ms`, and grows up to `batch_bytes_max` while the
+        server is busy. At most `buffer_bytes` wait; what is not stored within `delivery_timeout_ms` fails.
+        """
+        sending = Sending(
+            batch_bytes=batch_size,
+            linger_ms=linger_ms,
+            batch_bytes_max=batch_bytes_max,
+            buffer_bytes=buffer_bytes,
+            request_bytes_max=request_bytes_max,
+            delivery_timeout_ms=delivery_timeout_ms,
+            codec=_codec(compression),
+            level=compression_level,
+            acks=acks,
+        )
+        producer = Producer(self._cluster, topic, sending)
+        await producer._start()
+        return producer
+
+    async def consumer(
+        self,
+        topic: str,
+        partition: int | Iterable[int] | None = 0,
+        group: str | None = None,
+        start_offset: int | None = None,
+        batch_size: int = 100,
+        auto_commit: bool = True,
+        *,
+        fetch_bytes: int = FETCH_BYTES,
+        wait_ms: int = WAIT_MS,
+    ) -> Consumer:
+        """A consumer of one partition, of several, or with None of all, with connections of its own.
+
+        It starts at `start_offset`, else where the group has committed, else at 0. `fetch_bytes` is what it asks
+        for at a time and partition, `wait_ms` how long a fetch waits at the server.
+        """
+        consumer = Consumer(
+            self._cluster,
+            topic,
+            group=group,
+            batch_size=batch_size,
+            auto_commit=auto_commit,
+            fetch_bytes=fetch_bytes,
+            wait_ms=wait_ms,
+        )
+        await consumer._start(partition, start_offset)
+        return consumer
+
+    # Who we are
+
+    async def authenticate(self, username: str, password: str) -> tuple[str, int]:
+        """Log in with a password in plain text, which servers take over TLS alone; (session id, lifetime in seconds).
+
+        Producers and consumers that are made from here on log in by themselves, and so does every new connection.
+        """
+        return await self._log_in(partial(log_in_plainly, username=username, password=password))
+
+    async def authenticate_scram(self, username: str, password: str) -> tuple[str, int]:
+        """The same by SCRAM-SHA-256, which never sends the password."""
+        return await self._log_in(partial(log_in_by_scram, username=username, password=password))
+
+    async def _log_in(self, log_in: partial[Any]) -> tuple[str, int]:
+        session: tuple[str, int] = await log_in(await self._channel.connection())
+        self._cluster.log_in = log_in
+        return session
+
+    # Single records
+
+    async def publish(self, topic: str, value: bytes, key: bytes | None = None) -> int:
+        """Publish one record and wait for it; its offset. A producer is faster for many."""
+        request = ask.Publish(topic, None, as_bytes(key, "key"), _value(value))
+        return (await self._ask(request, tell.Published, repeat=False)).offset
+
+    async def consume(self, topic: str, partition: int, offset: int, max_messages: int) -> list[Message]:
+        """Up to so many records from an offset on, without waiting for any."""
+        answer = await self._ask(ask.Consume(topic, partition, offset, max_messages), tell.Messages)
+        return [
+            Message(
+                entry.value,
+                entry.offset,
+                entry.timestamp_ms,
+                entry.partition,
+                topic,
+                entry.key,
+                tuple((header.name, header.value) for header in entry.headers),
+            )
+            for entry in answer.messages
+        ]
+
+    # Exactly once
+
+    async def init_producer_id(self, previous_producer_id: int | None = None) -> ProducerState:
+        """An identity for idempotent records; the previous one's, if given, with a new epoch."""
+        request = ask.InitProducerId(previous_producer_id)
+        answer = await self._ask(request, tell.ProducerIdInitialized, repeat=False)
+        return ProducerState(answer.producer_id, answer.producer_epoch)
+
+    async def publish_idempotent(
+        self, topic: str, value: bytes, producer_state: ProducerState, key: bytes | None = None
+    ) -> int:
+        """Publish a record that is stored once, however often the request has to be made; its offset."""
+        request = ask.IdempotentPublish(
+            topic,
+            None,
+            as_bytes(key, "key"),
+            _value(value),
+            producer_state.producer_id,
+            producer_state.producer_epoch,
+            producer_state.next_sequence,
+        )
+        answer = await self._ask(request, tell.IdempotentPublished)
+        producer_state.advance()
+        return answer.offset
+
+    async def begin_transaction(
+        self, transactional_id: str, producer_state: ProducerState, timeout_ms: int | None = None
+    ) -> None:
+        producer_id, epoch = producer_state.producer_id, producer_state.producer_epoch
+        request = ask.BeginTransaction(transactional_id, producer_id, epoch, timeout_ms)
+        await self._ask(request, tell.TransactionStarted)
+
+    async def add_partitions_to_txn(
+        self, transactional_id: str, producer_state: ProducerState, partitions: Iterable[tuple[str, int]]
+    ) -> int:
+        """Say that the transaction writes to these (topic, partition); how many."""
+        entries = tuple(ask.TxnPartition(topic, partition) for topic, partition in partitions)
+        producer_id, epoch = producer_state.producer_id, producer_state.producer_epoch
+        request = ask.AddPartitionsToTxn(transactional_id, producer_id, epoch, entries)
+        return (await self._ask(request, tell.PartitionsAddedToTxn)).partition_count
+
+    async def commit_transaction(self, transactional_id: str, producer_state: ProducerState) -> None:
+        producer_id, epoch = producer_state.producer_id, producer_state.producer_epoch
+        request = ask.CommitTransaction(transactional_id, producer_id, epoch)
+        await self._ask(request, tell.TransactionCommitted, repeat=False)
+
+    async def abort_transaction(self, transactional_id: str, producer_state: ProducerState) -> None:
+        producer_id, epoch = producer_state.producer_id, producer_state.producer_epoch
+        request = ask.AbortTransaction(transactional_id, producer_id, epoch)
+        await self._ask(request, tell.TransactionAborted, repeat=False)
+
+
+def _codec(name: str) -> Codec:
+    try:
+        return Codec[name.upper()]
+    except KeyError:
+        names = ", ".join(codec.name.lower() for codec in Codec)
+        raise ConfigException(reason=f"no compression {name!r}; there are {names}") from None
+
+
+def _value(value: bytes) -> bytes:
+    held = as_bytes(value, "value")
+    if held is None:
+        raise SerializationException(reason="a tombstone needs a producer: `put(None, key)`")
+    return held

@@ -1,0 +1,298 @@
+"""What a consumer has read ahead: whole batches as they came, partition by partition, taken apart when asked for.
+
+Invariant: `position` is the next offset to hand out and never goes back but by `seek`; `fetch_offset` is the next to
+ask the server for; between the two lies what the shelf holds.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from rivven.errors import OffsetOutOfRange, RivvenError
+from rivven.limits import KIB, MIB
+from rivven.record import decode, parse_header, to_arrow, walk
+from rivven.wire import Piece
+from rivven.wire import requests as ask
+from rivven.wire import responses as tell
+
+from . import arrow
+from .failures import ConfigException, coded_error
+from .values import Message
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+COLUMNS = ("offset", "timestamp", "key", "value", "headers")
+COPIED_BYTES_MAX = 64 * KIB
+"""A smaller chunk is copied out of the receive buffer, which is then free for the next one."""
+FLIGHT_BYTES_MAX = 16 * MIB
+CHUNKS_AHEAD = 2
+"""A partition is asked for more while it holds fewer chunks than this: one in use, one in reserve."""
+
+
+class Chunk(NamedTuple):
+    """What one answer brought for a partition: batches, or the messages of a server that sends none."""
+
+    data: Piece
+    messages: tuple[Message, ...] | None
+    next_offset: int
+
+
+class Taken(NamedTuple):
+    """A chunk on its way to becoming columns, which needs no connection and may be done in any thread."""
+
+    topic: str
+    partition: int
+    chunk: Chunk
+    from_offset: int
+    until: int | None
+
+    def to_arrow(self, columns: Sequence[str] | None) -> pa.RecordBatch:
+        names = COLUMNS if columns is None else tuple(columns)
+        own = [name for name in names if name != arrow.PARTITION]
+        if self.chunk.messages is not None:
+            end = self.chunk.next_offset if self.until is None else self.until
+            kept = [message for message in self.chunk.messages if self.from_offset <= message.offset < end]
+            batch = arrow.messages_to_arrow(kept, own)
+        else:
+            batch = to_arrow(
+                self.chunk.data, from_offset=self.from_offset, until_offset=self.until, columns=own
+            )
+        if len(own) < len(names):
+            batch = arrow.with_partition(batch, names, self.partition)
+        about = {b"topic": self.topic.encode(), b"partition": str(self.partition).encode()}
+        return batch.replace_schema_metadata(about)
+
+
+NOTHING = Chunk(b"", None, 0)
+
+
+class Shelf:
+    """One partition."""
+
+    __slots__ = (
+        *("_at", "_ready", "_taken", "chunks", "fetch_offset", "generation", "high_watermark"),
+        *("partition", "position", "topic"),
+    )
+
+    def __init__(self, topic: str, partition: int, offset: int) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.generation = 0
+        self.high_watermark = -1
+        self.chunks: deque[Chunk] = deque()
+        self._ready: list[Message] = []
+        self._taken = 0
+        self._at = 0
+        self.position = self.fetch_offset = offset
+
+    def seek(self, offset: int) -> None:
+        """Go on from there; whatever is under way for another place does not count."""
+        self.generation += 1
+        self.chunks.clear()
+        self._forget_ready()
+        self.position = self.fetch_offset = offset
+
+    def _forget_ready(self) -> None:
+        self._ready, self._taken, self._at = [], 0, 0
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the server is known to have more."""
+        return self.fetch_offset < self.high_watermark
+
+    def add(self, data: Piece) -> None:
+        last = None
+        for _, last in walk(data):
+            pass
+        if last is None or last.next_offset <= self.fetch_offset:
+            return
+        if len(data) <= COPIED_BYTES_MAX:
+            data = bytes(data)
+        self.chunks.append(Chunk(data, None, last.next_offset))
+        self.fetch_offset = last.next_offset
+
+    def add_messages(self, messages: tuple[Message, ...]) -> None:
+        if messages:
+            self.fetch_offset = messages[-1].offset + 1
+            self.chunks.append(Chunk(b"", messages, self.fetch_offset))
+
+    def take(self, count: int) -> list[Message]:
+        """Up to so many messages."""
+        taken: list[Message] = []
+        while count > 0 and (self._taken < len(self._ready) or self._unpack()):
+            some = self._ready[self._taken : self._taken + count]
+            self._taken += len(some)
+            count -= len(some)
+            taken += some
+            self.position = some[-1].offset + 1
+        return taken
+
+    def _unpack(self) -> bool:
+        """Take the next batch apart. Whether there was one with anything to hand out."""
+        self._ready, self._taken = [], 0
+        while self.chunks and not self._ready:
+            data, messages, next_offset = self.chunks[0]
+            if messages is not None and not self._at:
+                self._ready = [message for message in messages if message.offset >= self.position]
+                self._at = 1
+            elif messages is not None or self._at >= len(data):
+                self.chunks.popleft()
+                self._at = 0
+                self.position = max(self.position, next_offset)
+            else:
+                self._ready = self._decode(data)
+        return bool(self._ready)
+
+    def _decode(self, data: Piece) -> list[Message]:
+        header = parse_header(data, self._at)
+        at, self._at = self._at, self._at + header.batch_bytes
+        if header.control or header.last_offset < self.position:
+            return []
+        topic, partition, position = self.topic, self.partition, self.position
+        return [
+            Message(value, offset, timestamp_ms, partition, topic, key, headers)
+            for offset, timestamp_ms, key, value, headers in decode(data, at)
+            if offset >= position
+        ]
+
+    def take_chunk(self, until: int | None) -> Taken:
+        """The oldest chunk, or the part of it before `until`."""
+        self._forget_ready()
+        chunk, start = self.chunks[0], self.position
+        if until is not None and until < chunk.next_offset:
+            self.position = max(start, until)
+        else:
+            self.chunks.popleft()
+            self.position = max(start, chunk.next_offset)
+        return Taken(self.topic, self.partition, chunk, start, until)
+
+
+class Plan(NamedTuple):
+    """What is asked for at once; the generations tell whether it is still wanted when it comes."""
+
+    shelves: list[Shelf]
+    generations: list[int]
+
+
+class Inbox:
+    """The partitions that a consumer reads, each in its turn."""
+
+    def __init__(self, topic: str, fetch_bytes: int) -> None:
+        self.topic = topic
+        self._fetch_bytes = fetch_bytes
+        self.shelves: dict[int, Shelf] = {}
+
+    def assign(self, offsets: dict[int, int]) -> None:
+        self.shelves = {number: Shelf(self.topic, number, offset) for number, offset in sorted(offsets.items())}
+
+    def shelf(self, partition: int | None) -> Shelf:
+        """The shelf of a partition; which one may be left out where there is one alone."""
+        if partition is None and len(self.shelves) == 1:
+            return next(iter(self.shelves.values()))
+        if partition is None:
+            raise ConfigException(reason=f"say which partition: {', '.join(map(str, self.shelves)) or 'none'}")
+        if partition not in self.shelves:
+            raise ConfigException(reason=f"partition {partition} is not assigned")
+        return self.shelves[partition]
+
+    def chosen(self, partition: int | None) -> list[Shelf]:
+        """One shelf, or all of them."""
+        return list(self.shelves.values()) if partition is None else [self.shelf(partition)]
+
+    def take(self, count: int) -> list[Message]:
+        taken: list[Message] = []
+        for shelf in list(self.shelves.values()):
+            if len(taken) >= count:
+                break
+            some = shelf.take(count - len(taken))
+            if some:
+                taken += some
+                self._last(shelf)
+        return taken
+
+    def take_chunk(self, until: int | None) -> Taken | None:
+        for shelf in list(self.shelves.values()):
+            if shelf.chunks and (until is None or shelf.position < until):
+                self._last(shelf)
+                return shelf.take_chunk(until)
+        return None
+
+    def _last(self, shelf: Shelf) -> None:
+        """The others come first the next time."""
+        del self.shelves[shelf.partition]
+        self.shelves[shelf.partition] = shelf
+
+    # Asking for more
+
+    def plan(self, *, ahead: bool) -> Plan:
+        """What to ask for; `ahead`: only what the server is known to have."""
+        shelves = [
+            shelf
+            for shelf in self.shelves.values()
+            if len(shelf.chunks) < CHUNKS_AHEAD and (shelf.is_behind or not ahead)
+        ]
+        return Plan(shelves, [shelf.generation for shelf in shelves])
+
+    def request(self, plan: Plan, wait_ms: int) -> ask.FetchBatches:
+        parts = tuple(
+            ask.PartitionFetch(shelf.partition, shelf.fetch_offset, self._fetch_bytes) for shelf in plan.shelves
+        )
+        bytes_max = max(FLIGHT_BYTES_MAX, self._fetch_bytes)
+        return ask.FetchBatches(wait_ms, 1, bytes_max, 0, (ask.TopicFetch(self.topic, parts),))
+
+    def fetched(self, plan: Plan, answer: tell.FetchedBatches) -> tuple[bool, RivvenError | None]:
+        """Keep what came. Whether asking again at once makes sense, and what went wrong."""
+        parts = {part.partition: part for topic in answer.topics for part in topic.partitions}
+        again, error = False, None
+        for shelf, generation in zip(plan.shelves, plan.generations, strict=True):
+            part = parts.get(shelf.partition)
+            if part is None or generation != shelf.generation:
+                again = again or generation != shelf.generation
+                continue
+            if part.error == OffsetOutOfRange.code:
+                # Before the beginning is at the beginning; after the end there is nothing yet.
+                again = again or self._to_the_beginning(shelf, part.log_start_offset)
+            elif part.error:
+                error = error or coded_error(part.error, part.error_message)
+            else:
+                assert not isinstance(part.batches, tuple), "only what is sent comes in pieces"
+                shelf.high_watermark = part.high_watermark
+                shelf.add(part.batches)
+        return again, error
+
+    @staticmethod
+    def _to_the_beginning(shelf: Shelf, start: int) -> bool:
+        if shelf.fetch_offset >= start:
+            return False
+        if not shelf.chunks:
+            shelf.position = max(shelf.position, start)
+        shelf.fetch_offset = start
+        return True
+
+    def old_requests(self, plan: Plan, wait_ms: int, count: int) -> Iterable[tuple[Shelf, int, ask.Consume]]:
+        """The same for a server without batches; the last partition alone waits."""
+        for place, (shelf, generation) in enumerate(zip(plan.shelves, plan.generations, strict=True), 1):
+            wait = wait_ms if place == len(plan.shelves) else 0
+            request = ask.Consume(self.topic, shelf.partition, shelf.fetch_offset, count, None, wait)
+            yield shelf, generation, request
+
+    def fetched_old(self, shelf: Shelf, generation: int, answer: tell.Messages) -> None:
+        if generation != shelf.generation:
+            return
+        shelf.add_messages(
+            tuple(
+                Message(
+                    entry.value,
+                    entry.offset,
+                    entry.timestamp_ms,
+                    entry.partition,
+                    self.topic,
+                    entry.key,
+                    tuple((header.name, header.value) for header in entry.headers),
+                )
+                for entry in answer.messages
+            )
+        )
