@@ -18,7 +18,7 @@ MAKEFLAGS += --no-builtin-rules
 key = $(shell sha256sum $(1) 2>/dev/null | sha256sum | cut -c 1-16)
 done = @mkdir -p .make && rm -f .make/$(1)-* && touch $@
 
-NATIVE_SOURCES := $(sort $(shell find src -name '_*.pyx' -o -name '_*.pxd' -o -name '_*.h'))
+NATIVE_SOURCES := $(sort $(shell find src -name '_*.pyx' -o -name '_*.pxd' -o -name '_*.h' -o -name '*.proto'))
 HAS_UV := .make/uv-$(call key,requirements/uv.txt)
 HAS_LOCKED := .make/locked-$(call key,requirements/dev.txt)
 HAS_PACKAGE := .make/package-$(call key,pyproject.toml setup.py)
@@ -72,7 +72,7 @@ lock: $(HAS_UV) ## write requirements/*.txt anew from pyproject.toml
 
 clean: ## remove what was built, keep .venv
 	rm -rf build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis bench/out .make/package-* .make/native-*
-	find src -name '_*.so' -delete
+	find src -name '_*.so' -delete -o -name '*.desc' -delete
 	find . -path ./.venv -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean ## remove .venv as well

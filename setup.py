@@ -1,10 +1,11 @@
-"""Builds the native twins. Every `_*.pyx` below `src/` is one extension; each is optional.
+"""Builds the native twins, and the protobuf dialect's descriptors from `rivven.proto`. Every `_*.pyx` below `src/` is one extension; each is optional.
 
 Without a C compiler (or with `RIVVEN_NO_NATIVE=1`) the package installs all the same and runs on its pure
 twins, which says so once when it is imported.
 """
 
 import os
+import runpy
 import sys
 from pathlib import Path
 from subprocess import CalledProcessError
@@ -61,4 +62,14 @@ def extensions() -> list[Extension]:
     return built
 
 
+
+def describe_protocol() -> None:
+    """Write `rivven.desc` anew if `rivven.proto` is newer; without protoc an older one has to do."""
+    try:
+        runpy.run_path("src/rivven/wire/generate.py", run_name="__main__")
+    except ImportError as error:
+        print(f"rivven: the protobuf dialect is not generated: {error}", file=sys.stderr)
+
+
+describe_protocol()
 setup(ext_modules=extensions(), cmdclass={"build_ext": BuildTwins})

@@ -1,7 +1,16 @@
 """rivven: a durable event-streaming platform.
 
-What users import stands here and nowhere else. For now that is the errors; the clients come with the broker.
+What users import stands here and nowhere else. The clients are loaded when they are first asked for: whoever wants
+an error alone, as every command does, does not pay for an event loop.
+
+    import rivven
+
+    client = await rivven.connect("localhost:9092")
+    producer = await client.producer("orders")
+    await producer.send(b"paid", key=b"42")
 """
+
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from .errors import (
     BadDirectory,
@@ -23,24 +32,89 @@ from .errors import (
     UnsupportedCodec,
 )
 
+if _TYPE_CHECKING:
+    from .client import (
+        Admin,
+        BufferFull,
+        Closed,
+        ConfigException,
+        ConnectionException,
+        Consumer,
+        Delivery,
+        Message,
+        Options,
+        Producer,
+        ProducerState,
+        RivvenClient,
+        RivvenException,
+        SerializationException,
+        ServerException,
+        TimeoutException,
+        TryAgain,
+        blocking,
+        connect,
+        connect_tls,
+    )
+    from .record import Record
+
 __version__ = "0.1.0"
 
 __all__ = [
+    "Admin",
     "BadDirectory",
     "BatchTooLarge",
+    "BufferFull",
+    "Closed",
+    "ConfigException",
+    "ConnectionException",
+    "Consumer",
     "CorruptLog",
+    "Delivery",
     "DirectoryLocked",
     "DiskFull",
     "InvalidConfig",
     "InvalidTopic",
     "Malformed",
+    "Message",
     "NotYet",
     "OffsetOutOfRange",
+    "Options",
     "Overloaded",
+    "Producer",
+    "ProducerState",
+    "Record",
+    "RivvenClient",
     "RivvenError",
+    "RivvenException",
+    "SerializationException",
+    "ServerException",
     "StoreClosed",
     "SyncFailed",
+    "TimeoutException",
     "TopicExists",
+    "TryAgain",
     "UnknownTopic",
     "UnsupportedCodec",
+    "connect",
+    "connect_tls",
+    "version",
 ]
+
+
+def version() -> str:
+    return __version__
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__ and name != "blocking":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "Record":
+        from . import record as home
+    else:
+        from . import client as home  # type: ignore[no-redef]
+    globals()[name] = found = getattr(home, name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__", "blocking"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rivven.record import partition_for_key
@@ -82,7 +82,7 @@ def messages_to_arrow(messages: Sequence[Message], columns: Sequence[str] | None
     import pyarrow as pa
 
     header = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
-    made = {
+    made: dict[str, Callable[[], pa.Array[Any]]] = {
         "offset": lambda: pa.array([message.offset for message in messages], pa.int64()),
         "timestamp": lambda: pa.array([message.timestamp for message in messages], pa.timestamp("ms", tz="UTC")),
         "key": lambda: pa.array([message.key for message in messages], pa.binary()),

@@ -16,7 +16,7 @@ from .admin import Admin
 from .consumer import FETCH_BYTES, WAIT_MS, Consumer
 from .failures import ConfigException, SerializationException
 from .options import Options
-from .outbox import Sending, as_bytes
+from .outbox import BATCH_BYTES_MAX, BUFFER_BYTES, DELIVERY_TIMEOUT_MS, REQUEST_BYTES_MAX, Sending, as_bytes
 from .producer import Producer
 from .shell import Channel, Cluster, log_in_by_scram, log_in_plainly, make_cluster, make_tls_cluster
 from .values import Message, ProducerState
@@ -27,9 +27,9 @@ R = TypeVar("R", bound=Response)
 async def connect(address: str | Sequence[str], *, options: Options | None = None) -> RivvenClient:
     """Connect to the first server that answers, of one or several as `host:port`.
 
-        client = await rivven.connect("localhost:9092")
-        await client.ping()
-        await client.close()
+    client = await rivven.connect("localhost:9092")
+    await client.ping()
+    await client.close()
     """
     return await _connected(make_cluster(address, options))
 
@@ -89,10 +89,10 @@ class RivvenClient(Admin):
         compression: str = "none",
         compression_level: int | None = None,
         acks: int = -1,
-        buffer_bytes: int = Sending.buffer_bytes,
-        batch_bytes_max: int = Sending.batch_bytes_max,
-        request_bytes_max: int = Sending.request_bytes_max,
-        delivery_timeout_ms: int = Sending.delivery_timeout_ms,
+        buffer_bytes: int = BUFFER_BYTES,
+        batch_bytes_max: int = BATCH_BYTES_MAX,
+        request_bytes_max: int = REQUEST_BYTES_MAX,
+        delivery_timeout_ms: int = DELIVERY_TIMEOUT_MS,
     ) -> Producer:
         """A producer for one topic, with a connection of its own.
 

@@ -112,9 +112,7 @@ class Consumer:
 
     # Where it reads
 
-    async def assign(
-        self, partitions: int | Iterable[int] | None = None, *, start_offset: int | None = None
-    ) -> None:
+    async def assign(self, partitions: int | Iterable[int] | None = None, *, start_offset: int | None = None) -> None:
         """Read these partitions from now on, None being all: from `start_offset`, else from what the group has
         committed, else from the beginning."""
         self._check_open()
@@ -233,7 +231,7 @@ class Consumer:
             try:
                 await self._fill(self._wait_ms)
             except RivvenError as error:
-                if self._closed:
+                if isinstance(error, Closed):
                     break
                 if not error.retriable:
                     raise
@@ -247,7 +245,7 @@ class Consumer:
     async def fetch_arrow(
         self, *, columns: Sequence[str] | None = None, until: int | None = None, wait_ms: int = 0
     ) -> pa.RecordBatch:
-        """The next records as columns `offset`, `timestamp`, `key`, `value` and `headers`, without an object for each.
+        """The next records as columns `offset`, `timestamp`, `key`, `value` and `headers`, with no object for each.
 
         They are of one partition, which the schema's metadata names, and so does the column `partition` if it is
         asked for. `until` is an offset to stop before. No rows: there is nothing right now.
@@ -270,7 +268,11 @@ class Consumer:
 
     def _read_ahead(self) -> None:
         """Ask for more while the caller is busy, if the server is known to have it."""
-        if not self._closed and (self._flight is None or self._flight.done()) and self._inbox.plan(ahead=True).shelves:
+        if (
+            not self._closed
+            and (self._flight is None or self._flight.done())
+            and self._inbox.plan(ahead=True).shelves
+        ):
             self._flight = asyncio.get_running_loop().create_task(self._fly(0, ahead=True))
 
     async def _fill(self, wait_ms: int) -> None:

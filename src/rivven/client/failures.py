@@ -70,7 +70,9 @@ PASSING_WORDS = frozenset(
 """Codes that waiting may cure. Whatever is not here is told to the caller at once."""
 
 # A server that has closed its store is about to be started again.
-PASSING_CODES = frozenset({errors.DiskFull.code, errors.Overloaded.code, errors.SyncFailed.code, errors.StoreClosed.code})
+PASSING_CODES = frozenset(
+    {errors.DiskFull.code, errors.Overloaded.code, errors.SyncFailed.code, errors.StoreClosed.code}
+)
 
 R = TypeVar("R", bound=Response)
 

@@ -57,9 +57,7 @@ class Taken(NamedTuple):
             kept = [message for message in self.chunk.messages if self.from_offset <= message.offset < end]
             batch = arrow.messages_to_arrow(kept, own)
         else:
-            batch = to_arrow(
-                self.chunk.data, from_offset=self.from_offset, until_offset=self.until, columns=own
-            )
+            batch = to_arrow(self.chunk.data, from_offset=self.from_offset, until_offset=self.until, columns=own)
         if len(own) < len(names):
             batch = arrow.with_partition(batch, names, self.partition)
         about = {b"topic": self.topic.encode(), b"partition": str(self.partition).encode()}
@@ -104,9 +102,7 @@ class Shelf:
         return self.fetch_offset < self.high_watermark
 
     def add(self, data: Piece) -> None:
-        last = None
-        for _, last in walk(data):
-            pass
+        last = next(iter(deque((header for _, header in walk(data)), maxlen=1)), None)
         if last is None or last.next_offset <= self.fetch_offset:
             return
         if len(data) <= COPIED_BYTES_MAX:

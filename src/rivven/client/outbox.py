@@ -29,6 +29,11 @@ HEADER_OVERHEAD_BYTES = 12
 RECORD_BYTES_MAX = 10 * MIB - 4 * KIB
 """No request can carry a longer one."""
 NEVER_MS = 2**62
+BATCH_BYTES_MAX = 1_000_000
+"""Just below the largest batch that a topic takes unless it was configured."""
+BUFFER_BYTES = 32 * MIB
+REQUEST_BYTES_MAX = 4 * MIB
+DELIVERY_TIMEOUT_MS = 120_000
 
 Watcher = Callable[[Delivery], Any]
 Told = list[tuple[Watcher, Delivery]]
@@ -41,11 +46,10 @@ class Sending:
 
     batch_bytes: int = 16 * KIB
     linger_ms: int = 5
-    batch_bytes_max: int = 1_000_000
-    """Just below the largest batch that a topic takes unless it was configured."""
-    buffer_bytes: int = 32 * MIB
-    request_bytes_max: int = 4 * MIB
-    delivery_timeout_ms: int = 120_000
+    batch_bytes_max: int = BATCH_BYTES_MAX
+    buffer_bytes: int = BUFFER_BYTES
+    request_bytes_max: int = REQUEST_BYTES_MAX
+    delivery_timeout_ms: int = DELIVERY_TIMEOUT_MS
     codec: Codec = Codec.NONE
     level: int | None = None
     acks: int = -1
@@ -63,9 +67,7 @@ class Batch:
 
     __slots__ = ("born_ms", "count", "encoded", "rows", "size_bytes", "watchers")
 
-    def __init__(
-        self, count: int, size_bytes: int, born_ms: int, watchers: list[tuple[int, int, Watcher]]
-    ) -> None:
+    def __init__(self, count: int, size_bytes: int, born_ms: int, watchers: list[tuple[int, int, Watcher]]) -> None:
         self.count = count
         self.size_bytes = size_bytes
         self.born_ms = born_ms

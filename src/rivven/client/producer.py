@@ -107,9 +107,7 @@ class Producer:
     ) -> int:
         """Send a record and wait until it is stored; its offset."""
         await self._ready_for(partition)
-        return await self.submit(
-            value, key, partition=partition, headers=headers, timestamp_ms=timestamp_ms
-        )
+        return await self.submit(value, key, partition=partition, headers=headers, timestamp_ms=timestamp_ms)
 
     async def send_to_partition(self, value: bytes | None, partition: int, key: bytes | None = None) -> int:
         return await self.send(value, key, partition=partition)
@@ -187,9 +185,7 @@ class Producer:
         )
         return delivered
 
-    async def send_arrow(
-        self, table: pa.Table | pa.RecordBatch, *, partition: int | None = None
-    ) -> list[Delivery]:
+    async def send_arrow(self, table: pa.Table | pa.RecordBatch, *, partition: int | None = None) -> list[Delivery]:
         """Send the rows of a table and wait until they are stored; one delivery for each batch they went in.
 
         Columns are `key`, `value`, `timestamp` and `headers`, each optional, and `partition` to place rows one by
@@ -247,9 +243,7 @@ class Producer:
             number = partition
         told: asyncio.Future[Delivery] = self._loop.create_future()
         with self._guard:
-            self._outbox.add(
-                record.value, record.key, number, record.headers, record.timestamp_ms, told.set_result
-            )
+            self._outbox.add(record.value, record.key, number, record.headers, record.timestamp_ms, told.set_result)
         self._wake()
         delivery = await told
         if on_delivery is not None:
@@ -446,7 +440,7 @@ class Producer:
         self._tell(self._place(partitions))
 
     async def _publish_first(self) -> None:
-        """Publish one record the old way: the server makes the topic if it is allowed to, and chooses the partition."""
+        """Publish one record by itself: the server makes the topic if it may, and chooses the partition."""
         connection = await self._channel.connection()
         first = self._outbox.unplaced[0]
         batch = Batch(1, first.size_bytes, first.born_ms, [])
@@ -567,5 +561,3 @@ def _old_request(topic: str, partition: int | None, batch: Batch, capabilities: 
         )
         return ask.PublishRecords(topic, partition, records)
     return ask.PublishBatch(topic, partition, tuple(ask.BatchRecord(key, value or b"") for _, key, value, _ in rows))
-
-

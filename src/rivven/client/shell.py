@@ -263,16 +263,12 @@ class Channel:
             connection = self.current
             if connection is None:
                 connection = await self.cluster.open()
-                if self._closed:
-                    connection.close()
-                    raise Closed(what="connection")
                 connection.on_lost = self.on_lost
                 self._connection = connection
+                self._hang_up_if_closed()
             return connection
 
-    async def ask(
-        self, request: Request, kind: type[R], *, repeat: bool = True, timeout_ms: int | None = None
-    ) -> R:
+    async def ask(self, request: Request, kind: type[R], *, repeat: bool = True, timeout_ms: int | None = None) -> R:
         """The answer of the kind that is expected. `repeat`: asking twice does no harm if an answer was lost."""
         options = self.cluster.options
         backoff = Backoff(self.cluster.rng, first_ms=options.backoff_ms, most_ms=options.backoff_ms_max)
@@ -304,6 +300,12 @@ class Channel:
             self._connection.on_lost = None
             self._connection.close()
             self._connection = None
+
+    def _hang_up_if_closed(self) -> None:
+        """Somebody may have closed while the connection was being made."""
+        if self._closed:
+            self.close()
+            raise Closed(what="connection")
 
 
 async def log_in_plainly(connection: Connection, username: str, password: str) -> tuple[str, int]:

@@ -57,8 +57,8 @@ class Position(int):
     """An offset that may be awaited as well, for programs that expect a coroutine here."""
 
     def __await__(self) -> Generator[Any, None, int]:
+        yield from ()
         return int(self)
-        yield
 
 
 class ProducerState:

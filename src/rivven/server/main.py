@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from starlette.applications import Starlette
 
-    from .http import HttpServer
+    from .web import HttpServer
     from .node import Node
 
 logger = logging.getLogger("rivven.server.main")  # also when it is run as a script
@@ -135,7 +135,7 @@ class _Daemon:
         node = self._node = self._make_node(settings)
         await node.start()
         if settings.http_port:
-            from .http import HttpServer, create_app
+            from .web import HttpServer, create_app
 
             def app() -> Starlette:
                 return create_app(node, metrics=settings.metrics, dashboard=settings.dashboard)

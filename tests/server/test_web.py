@@ -12,7 +12,7 @@ import pytest
 
 from rivven.server import Node
 from rivven.server.config import Settings
-from rivven.server.http import HttpServer, Rates, create_app, fnv1a, human_bytes, status_page
+from rivven.server.web import HttpServer, Rates, create_app, fnv1a, human_bytes, status_page
 from rivven.server.metrics import Measured, Sizes
 
 

@@ -1,0 +1,427 @@
+"""The same client for programs without an event loop: scripts, threads, Spark.
+
+All connections live on one event loop in a thread of its own, shared by the process and made anew after a fork. A
+call hops there and back; records that are `put` do not, they are gathered in the calling thread. Clients, producers
+and consumers may be shared between threads, but a consumer's messages then go to whoever asks first.
+
+    client = rivven.blocking.connect("localhost:9092")
+    with client.producer("orders") as producer:
+        producer.put(b"paid", key=b"42")
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from functools import partial, wraps
+from pathlib import Path
+from time import time
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
+
+from . import client as shell_client
+from . import consumer as shell_consumer
+from . import producer as shell_producer
+from .consumer import FETCH_BYTES, WAIT_MS
+from .failures import Closed
+from .options import Options
+from .outbox import BATCH_BYTES_MAX, BUFFER_BYTES, DELIVERY_TIMEOUT_MS, REQUEST_BYTES_MAX
+from .shell import make_cluster, make_tls_cluster
+from .values import Delivery, Headers, Message, OnDelivery, Position
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["Consumer", "Producer", "RivvenClient", "connect", "connect_tls"]
+
+A = TypeVar("A")
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class _LoopThread:
+    """An event loop in a daemon thread."""
+
+    def __init__(self) -> None:
+        self.loop = _new_loop()
+        threading.Thread(target=self.loop.run_forever, name="rivven-client", daemon=True).start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Have it done on the loop, and wait for it; an interrupt here cancels it there."""
+        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop
+
+
+_thread: _LoopThread | None = None
+_thread_lock = threading.Lock()
+
+
+def _loop_thread() -> _LoopThread:
+    global _thread
+    with _thread_lock:
+        if _thread is None:
+            _thread = _LoopThread()
+        return _thread
+
+
+def _forget_thread() -> None:
+    """A forked child has the loop and not its thread."""
+    global _thread, _thread_lock
+    _thread, _thread_lock = None, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_thread)
+
+
+class _Blocking(Generic[A]):
+    """Something on the loop, and the thread to reach it by."""
+
+    def __init__(self, inner: A, thread: _LoopThread) -> None:
+        self._inner = inner
+        self._thread = thread
+
+
+def _waits(method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[_Blocking[A], P], T]:
+    """The same method, done on the loop and waited for."""
+
+    @wraps(method)
+    def call(self: _Blocking[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._thread.run(method(self._inner, *args, **kwargs))
+
+    return call
+
+
+def connect(address: str | Sequence[str], *, options: Options | None = None) -> RivvenClient:
+    """Connect to the first server that answers, of one or several as `host:port`."""
+    thread = _loop_thread()
+
+    async def start() -> shell_client.RivvenClient:
+        return await shell_client._connected(make_cluster(address, options))
+
+    return RivvenClient(thread.run(start()), thread)
+
+
+def connect_tls(
+    address: str | Sequence[str],
+    ca_cert_path: str | Path,
+    server_name: str,
+    client_cert_path: str | Path | None = None,
+    client_key_path: str | Path | None = None,
+    *,
+    options: Options | None = None,
+) -> RivvenClient:
+    """The same over TLS 1.3."""
+    thread = _loop_thread()
+
+    async def start() -> shell_client.RivvenClient:
+        return await shell_client._connected(
+            make_tls_cluster(address, ca_cert_path, server_name, client_cert_path, client_key_path, options)
+        )
+
+    return RivvenClient(thread.run(start()), thread)
+
+
+class RivvenClient(_Blocking[shell_client.RivvenClient]):
+    """`rivven.RivvenClient`, blocking."""
+
+    def __enter__(self) -> RivvenClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def producer(
+        self,
+        topic: str,
+        batch_size: int = 16384,
+        linger_ms: int = 5,
+        *,
+        compression: str = "none",
+        compression_level: int | None = None,
+        acks: int = -1,
+        buffer_bytes: int = BUFFER_BYTES,
+        batch_bytes_max: int = BATCH_BYTES_MAX,
+        request_bytes_max: int = REQUEST_BYTES_MAX,
+        delivery_timeout_ms: int = DELIVERY_TIMEOUT_MS,
+    ) -> Producer:
+        making = self._inner.producer(
+            topic,
+            batch_size,
+            linger_ms,
+            compression=compression,
+            compression_level=compression_level,
+            acks=acks,
+            buffer_bytes=buffer_bytes,
+            batch_bytes_max=batch_bytes_max,
+            request_bytes_max=request_bytes_max,
+            delivery_timeout_ms=delivery_timeout_ms,
+        )
+        return Producer(self._thread.run(making), self._thread)
+
+    def consumer(
+        self,
+        topic: str,
+        partition: int | Iterable[int] | None = 0,
+        group: str | None = None,
+        start_offset: int | None = None,
+        batch_size: int = 100,
+        auto_commit: bool = True,
+        *,
+        fetch_bytes: int = FETCH_BYTES,
+        wait_ms: int = WAIT_MS,
+    ) -> Consumer:
+        making = self._inner.consumer(
+            topic, partition, group, start_offset, batch_size, auto_commit, fetch_bytes=fetch_bytes, wait_ms=wait_ms
+        )
+        return Consumer(self._thread.run(making), self._thread)
+
+    close = _waits(shell_client.RivvenClient.close)
+    authenticate = _waits(shell_client.RivvenClient.authenticate)
+    authenticate_scram = _waits(shell_client.RivvenClient.authenticate_scram)
+    publish = _waits(shell_client.RivvenClient.publish)
+    consume = _waits(shell_client.RivvenClient.consume)
+    init_producer_id = _waits(shell_client.RivvenClient.init_producer_id)
+    publish_idempotent = _waits(shell_client.RivvenClient.publish_idempotent)
+    begin_transaction = _waits(shell_client.RivvenClient.begin_transaction)
+    add_partitions_to_txn = _waits(shell_client.RivvenClient.add_partitions_to_txn)
+    commit_transaction = _waits(shell_client.RivvenClient.commit_transaction)
+    abort_transaction = _waits(shell_client.RivvenClient.abort_transaction)
+
+    create_topic = _waits(shell_client.RivvenClient.create_topic)
+    list_topics = _waits(shell_client.RivvenClient.list_topics)
+    delete_topic = _waits(shell_client.RivvenClient.delete_topic)
+    get_metadata = _waits(shell_client.RivvenClient.get_metadata)
+    create_partitions = _waits(shell_client.RivvenClient.create_partitions)
+    describe_topic_configs = _waits(shell_client.RivvenClient.describe_topic_configs)
+    alter_topic_config = _waits(shell_client.RivvenClient.alter_topic_config)
+    get_offset_bounds = _waits(shell_client.RivvenClient.get_offset_bounds)
+    get_offset_for_timestamp = _waits(shell_client.RivvenClient.get_offset_for_timestamp)
+    delete_records = _waits(shell_client.RivvenClient.delete_records)
+    delete_records_batch = _waits(shell_client.RivvenClient.delete_records_batch)
+    list_groups = _waits(shell_client.RivvenClient.list_groups)
+    describe_group = _waits(shell_client.RivvenClient.describe_group)
+    delete_group = _waits(shell_client.RivvenClient.delete_group)
+    commit_offset = _waits(shell_client.RivvenClient.commit_offset)
+    get_offset = _waits(shell_client.RivvenClient.get_offset)
+    describe_quotas = _waits(shell_client.RivvenClient.describe_quotas)
+    alter_quotas = _waits(shell_client.RivvenClient.alter_quotas)
+    get_cluster_metadata = _waits(shell_client.RivvenClient.get_cluster_metadata)
+    get_metrics = _waits(shell_client.RivvenClient.get_metrics)
+    ping = _waits(shell_client.RivvenClient.ping)
+
+
+class Producer(_Blocking[shell_producer.Producer]):
+    """`rivven.Producer`, blocking. Callbacks run on the loop's thread: they must not wait for anything."""
+
+    def __init__(self, inner: shell_producer.Producer, thread: _LoopThread) -> None:
+        super().__init__(inner, thread)
+        self._lock = threading.Lock()
+        self._room = threading.Condition(self._lock)
+        self._full = False
+        self._closed = False
+        self._outbox = inner._outbox
+        inner._guard = self._lock
+        inner._on_room = self._tell_room
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def topic(self) -> str:
+        return self._inner.topic
+
+    @property
+    def waiting_bytes(self) -> int:
+        """What was handed over and is not stored yet; at most `buffer_bytes` and one record."""
+        return self._inner.waiting_bytes
+
+    def put(
+        self,
+        value: bytes | None,
+        key: bytes | None = None,
+        *,
+        partition: int | None = None,
+        headers: Headers = (),
+        timestamp_ms: int | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> None:
+        """Hand a record over, waiting only while the buffer is full. `on_delivery` hears what became of it."""
+        if timestamp_ms is None:
+            timestamp_ms = int(time() * 1000)
+        outbox = self._outbox
+        with self._lock:
+            if self._closed or outbox.waiting_bytes >= outbox.waiting_bytes_max:
+                self._wait_for_room()
+            news = outbox.add(value, key, partition, headers, timestamp_ms, on_delivery)
+        if news:
+            self._wake()
+
+    def put_nowait(
+        self,
+        value: bytes | None,
+        key: bytes | None = None,
+        *,
+        partition: int | None = None,
+        headers: Headers = (),
+        timestamp_ms: int | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> None:
+        """`put` that raises `BufferFull` instead of waiting."""
+        if timestamp_ms is None:
+            timestamp_ms = int(time() * 1000)
+        with self._lock:
+            if self._closed:
+                raise Closed(what="producer")
+            self._outbox.require_room()
+            news = self._outbox.add(value, key, partition, headers, timestamp_ms, on_delivery)
+        if news:
+            self._wake()
+
+    def submit(
+        self,
+        value: bytes | None,
+        key: bytes | None = None,
+        *,
+        partition: int | None = None,
+        headers: Headers = (),
+        timestamp_ms: int | None = None,
+    ) -> Future[int]:
+        """`put` with a future of the offset."""
+        delivered: Future[int] = Future()
+        self.put(
+            value,
+            key,
+            partition=partition,
+            headers=headers,
+            timestamp_ms=timestamp_ms,
+            on_delivery=partial(_resolve, delivered),
+        )
+        return delivered
+
+    def close(self) -> None:
+        """Flush, then close. A second call does nothing."""
+        with self._lock:
+            self._closed = True
+            self._room.notify_all()
+        self._thread.run(self._inner.close())
+
+    def _wait_for_room(self) -> None:
+        """Called with the lock held."""
+        while not self._closed and self._outbox.waiting_bytes >= self._outbox.waiting_bytes_max:
+            self._full = True
+            self._room.wait()
+        if self._closed:
+            raise Closed(what="producer")
+
+    def _tell_room(self) -> None:
+        if self._full:
+            with self._lock:
+                self._full = False
+                self._room.notify_all()
+
+    def _wake(self) -> None:
+        if not self._inner._woken:
+            self._thread.loop.call_soon_threadsafe(self._inner._wake)
+
+    send = _waits(shell_producer.Producer.send)
+    send_to_partition = _waits(shell_producer.Producer.send_to_partition)
+    send_batch = _waits(shell_producer.Producer.send_batch)
+    send_arrow = _waits(shell_producer.Producer.send_arrow)
+    put_arrow = _waits(shell_producer.Producer.put_arrow)
+    flush = _waits(shell_producer.Producer.flush)
+
+
+def _resolve(delivered: Future[int], delivery: Delivery) -> None:
+    if not delivered.set_running_or_notify_cancel():
+        return
+    if delivery.error is not None:
+        delivered.set_exception(delivery.error)
+    else:
+        delivered.set_result(delivery.offset)
+
+
+class Consumer(_Blocking[shell_consumer.Consumer]):
+    """`rivven.Consumer`, blocking. Iterating waits for messages, and ends when the consumer is closed."""
+
+    def __enter__(self) -> Consumer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def topic(self) -> str:
+        return self._inner.topic
+
+    @property
+    def partition(self) -> int:
+        return self._inner.partition
+
+    @property
+    def partitions(self) -> list[int]:
+        return self._inner.partitions
+
+    @property
+    def group(self) -> str | None:
+        return self._inner.group
+
+    @property
+    def is_closed(self) -> bool:
+        return self._inner.is_closed
+
+    def current_offset(self, partition: int | None = None) -> Position:
+        """The offset of the next message that will be handed out."""
+        return self._inner.current_offset(partition)
+
+    def positions(self) -> dict[int, int]:
+        """The same for every partition."""
+        return self._inner.positions()
+
+    def fetch_arrow(
+        self, *, columns: Sequence[str] | None = None, until: int | None = None, wait_ms: int = 0
+    ) -> pa.RecordBatch:
+        """The next records as columns; made in the calling thread, while the loop goes on reading."""
+        taken = self._thread.run(self._inner._next_chunk(until, wait_ms))
+        return taken.to_arrow(columns)
+
+    def __iter__(self) -> Iterator[Message]:
+        """Messages as they come. What the loop's body has finished with is what an automatic commit covers."""
+        inner = self._inner
+        while not inner.is_closed:
+            if not inner._handed and not self._thread.run(inner._refill()):
+                return
+            while inner._handed:
+                try:
+                    message = inner._handed.popleft()
+                except IndexError:  # another thread was faster
+                    break
+                yield message
+
+    assign = _waits(shell_consumer.Consumer.assign)
+    seek = _waits(shell_consumer.Consumer.seek)
+    seek_to_beginning = _waits(shell_consumer.Consumer.seek_to_beginning)
+    seek_to_end = _waits(shell_consumer.Consumer.seek_to_end)
+    seek_to_timestamp = _waits(shell_consumer.Consumer.seek_to_timestamp)
+    get_offset_bounds = _waits(shell_consumer.Consumer.get_offset_bounds)
+    fetch = _waits(shell_consumer.Consumer.fetch)
+    poll = _waits(shell_consumer.Consumer.poll)
+    commit = _waits(shell_consumer.Consumer.commit)
+    close = _waits(shell_consumer.Consumer.close)
