@@ -20,6 +20,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
@@ -63,6 +64,13 @@ class SystemFile:
         return self._fd
 
     def read(self, length_bytes: int, position: int) -> bytes:
+        try:
+            return self._read(length_bytes, position)
+        except OSError as error:
+            error.filename = self._path
+            raise
+
+    def _read(self, length_bytes: int, position: int) -> bytes:
         data = os.pread(self._fd, length_bytes, position)
         if len(data) == length_bytes or not data:
             return data
@@ -214,8 +222,9 @@ class SystemDisk:
         fd = os.open(full, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             self._flock(fd, fcntl.LOCK_EX)
-            os.ftruncate(fd, 0)
-            _pwrite_all(fd, b"%d\n" % os.getpid(), 0)
+            with suppress(OSError):  # the lock is what counts; on a full disk nobody learns whose it is
+                os.ftruncate(fd, 0)
+                _pwrite_all(fd, b"%d\n" % os.getpid(), 0)
         except BaseException:
             os.close(fd)
             raise

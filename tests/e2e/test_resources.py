@@ -50,7 +50,7 @@ def test_a_log_of_many_segments_holds_few_of_them_open(tmp_path: Path) -> None:
         before = open_descriptors()
         fill(store, "t", 0, 200)
         with store._mutex:
-            store.store.checkpoint()  # from here on no segment but the last has anything unsynced
+            store.checkpoint()  # from here on no segment but the last has anything unsynced
         for _ in range(3):
             assert len(list(store.scan("t"))) == 200
         assert len(store.log("t").segments) > 90

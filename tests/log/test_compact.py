@@ -463,7 +463,6 @@ def test_a_log_appended_to_after_cleaning_reads_on():
     assert values_of(world.log()) == [*before, b"after"]
 
 
-@pytest.mark.xfail(strict=True, reason="a truncation does not lower clean_upto, so new records count as cleaned")
 def test_a_deleted_key_stays_deleted_after_a_truncation_into_what_was_cleaned():
     world = compacted(delete_retention_ms="0")
     put_keys(world, (b"a", b"old"))

@@ -178,7 +178,7 @@ def test_an_offset_outside_the_log_is_refused_on_both_sides():
 def test_an_error_of_the_disk_comes_through_a_read():
     world = filled(3)
     world.disk.fail("read", EIO, path_contains=".log")
-    with pytest.raises(OSError, match="simulated EIO"):
+    with pytest.raises(CorruptLog, match="simulated EIO"):
         world.log().read(0, bytes_max=1)
     assert len(values_of(world.log())) == 6
 

@@ -50,7 +50,7 @@ def flush(disk: SimDisk, segment: Segment) -> None:
 
 def reloaded(disk: SimDisk, interval_bytes: int = 200) -> Segment:
     segment = new_segment(disk, interval_bytes)
-    segment.seal()
+    segment.seal(segment.next_offset)
     segment.load()
     return segment
 
@@ -175,7 +175,7 @@ def damage_remove(disk: SimDisk, path: str) -> None:
 @pytest.mark.parametrize("damage", [damage_flip, damage_cut, damage_remove])
 def test_a_bad_index_is_made_again_from_the_log_and_said_so(suffix, damage):
     disk, segment, _ = filled(LONG)
-    segment.seal()
+    segment.seal(segment.next_offset)
     flush(disk, segment)
     damage(disk, segment.side(suffix))
     again = reloaded(disk)
@@ -307,7 +307,7 @@ def test_an_empty_segment_takes_a_batch_of_any_size():
 def test_a_segment_that_was_unloaded_loads_again():
     disk, segment, batches = filled(LONG)
     flush(disk, segment)
-    segment.seal()
+    segment.seal(segment.next_offset)
     segment.dirty = False
     segment.unload()
     assert not segment.loaded

@@ -363,7 +363,6 @@ def test_a_truncation_refused_for_want_of_room_does_not_happen_later():
     assert values_of(world.log()) == [b"%d" % number for number in range(7)]
 
 
-@pytest.mark.xfail(strict=True, reason="the topic stays listed without its logs; undoing it needs a design")
 def test_a_topic_that_finds_no_room_for_its_files_can_be_made_later():
     world = new_world()
     world.disk.fail("open", ENOSPC, path_contains="topics/x/")

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from rivven.errors import BatchTooLarge, RivvenError
 from rivven.limits import KIB, MIB
-from rivven.record import Codec, NewRecord, decode, encode, partition_for_key
+from rivven.record import Codec, NewRecord, decode, encode, murmur2
 
 from .failures import BufferFull, ConfigException, SerializationException, TimeoutException, TryAgain, word_of
 from .retry import Backoff
@@ -122,7 +122,7 @@ class Lane:
     """One partition's way out."""
 
     __slots__ = (
-        *("backoff", "begun_ms", "mark", "not_before_ms", "one_by_one", "parcel", "partition"),
+        *("backoff", "begun_ms", "counted_bytes", "mark", "not_before_ms", "one_by_one", "parcel", "partition"),
         *("ripe", "rows", "sealed", "size_bytes", "watchers"),
     )
 
@@ -132,6 +132,8 @@ class Lane:
         self.rows: list[NewRecord] = []
         self.watchers: list[tuple[int, int, Watcher]] = []
         self.size_bytes = 0
+        self.counted_bytes = 0
+        """What of it the outbox knows of."""
         self.mark = 0
         """The size from which on adding a record is more than appending it."""
         self.ripe = False
@@ -207,11 +209,19 @@ class Outbox:
         timestamp_ms: int,
         watcher: Watcher | None = None,
     ) -> bool:
-        """Take a record. Whether there is news for whoever sends: a batch has begun, or is ripe.
+        """Take a record. Whether there is news for the caller: a batch has begun or is ripe, or the box is full.
 
-        This is the path of every single record: keep it short. The bound on memory is the caller's to ask,
-        by `waiting_bytes`.
+        This is the path of every single record: keep it short. Bytes are counted, and the bound on them is looked
+        at, whenever a batch has grown by `batch_bytes`.
         """
+        if key is None and partition is None and not headers and type(value) is bytes:
+            lane = self._sticky
+            if lane is not None and (after_bytes := lane.size_bytes + len(value) + RECORD_OVERHEAD_BYTES) < lane.mark:
+                lane.size_bytes = after_bytes
+                if watcher is not None:
+                    lane.watchers.append((len(lane.rows), 1, watcher))
+                lane.rows.append((timestamp_ms, None, value, ()))
+                return False
         if type(value) is bytes:
             size_bytes = len(value) + RECORD_OVERHEAD_BYTES
         else:
@@ -234,10 +244,10 @@ class Outbox:
                 raise ConfigException(reason=f"no partition {partition} in {self.topic}: there are {len(lanes)}")
             lane = lanes[partition]
         elif key is not None:
-            lane = lanes[partition_for_key(key, len(lanes))]
+            lane = lanes[(murmur2(key) & 0x7FFFFFFF) % len(lanes)]  # `partition_for_key`, without the call
         else:
-            lane = self._sticky  # type: ignore[assignment]  # there is one where there are lanes
-        self.waiting_bytes += size_bytes
+            lane = self._sticky
+        assert lane is not None, "one is sticky where there are any"
         after_bytes = lane.size_bytes + size_bytes
         if after_bytes >= lane.mark:
             return self._add_slowly(lane, (timestamp_ms, key, value, headers), size_bytes, watcher)
@@ -260,13 +270,19 @@ class Outbox:
             lane.watchers.append((len(lane.rows), 1, watcher))
         lane.rows.append(row)
         lane.size_bytes += size_bytes
-        lane.mark = self._batch_bytes
+        self._count(lane)
         if lane.size_bytes >= self._batch_bytes:
-            lane.mark = self._seal_bytes
+            lane.mark = min(lane.size_bytes + self._batch_bytes, self._seal_bytes)
             if not lane.ripe:
                 lane.ripe = news = True
                 self._stick_elsewhere(lane)
-        return news
+        else:
+            lane.mark = self._batch_bytes
+        return news or self.waiting_bytes >= self.waiting_bytes_max
+
+    def _count(self, lane: Lane) -> None:
+        self.waiting_bytes += lane.size_bytes - lane.counted_bytes
+        lane.counted_bytes = lane.size_bytes
 
     def _add_unplaced(self, record: Unplaced) -> bool:
         if record.size_bytes > RECORD_BYTES_MAX:
@@ -290,6 +306,10 @@ class Outbox:
         self._active[lane] = None
         self.waiting_bytes += len(encoded)
         self._stick_elsewhere(lane)
+
+    @property
+    def is_full(self) -> bool:
+        return self.waiting_bytes >= self.waiting_bytes_max
 
     def require_room(self) -> None:
         if self.waiting_bytes >= self.waiting_bytes_max:
@@ -327,10 +347,12 @@ class Outbox:
             self._sticky = self._lanes[(lane.partition + 1) % len(self._lanes)]
 
     def _seal(self, lane: Lane) -> None:
+        self._count(lane)
         batch = Batch(len(lane.rows), lane.size_bytes, lane.begun_ms, lane.watchers)
         batch.rows = lane.rows
         lane.sealed.append(batch)
-        lane.rows, lane.watchers, lane.size_bytes, lane.mark, lane.ripe = [], [], 0, 0, False
+        lane.rows, lane.watchers, lane.ripe = [], [], False
+        lane.size_bytes = lane.counted_bytes = lane.mark = 0
         self._stick_elsewhere(lane)
 
     # Out
@@ -371,6 +393,12 @@ class Outbox:
                 ready_ms = 0 if lane.sealed or lane.ripe else lane.begun_ms + linger_ms
                 due = min(due, max(ready_ms, lane.not_before_ms))
         return None if due == NEVER_MS else due
+
+    def hurry(self) -> None:
+        """Somebody waits for what is here: it is ripe, whatever its size."""
+        for lane in self._active:
+            if lane.rows:
+                lane.ripe = True
 
     def seal_all(self) -> None:
         """Send everything without waiting for more."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Generator, Iterable
 from functools import partial
-from time import time
-from typing import TYPE_CHECKING, Any
+from time import time_ns
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rivven.errors import RivvenError
 from rivven.record import decode, from_arrow, parse_header
@@ -68,6 +68,8 @@ class Producer:
         self._mending: asyncio.Task[None] | None = None
         self._refreshed_ms = 0
         self._waiting: list[asyncio.Future[None]] = []
+        self._must_wait = False
+        """The buffer was full when last seen, or all is over."""
         self._closed = False
 
     async def _start(self) -> None:
@@ -105,9 +107,14 @@ class Producer:
         headers: Headers = (),
         timestamp_ms: int | None = None,
     ) -> int:
-        """Send a record and wait until it is stored; its offset."""
+        """Send a record and wait until it is stored; its offset.
+
+        It does not linger, since its caller waits: it goes with whatever else is there by now.
+        """
         await self._ready_for(partition)
-        return await self.submit(value, key, partition=partition, headers=headers, timestamp_ms=timestamp_ms)
+        delivered = self.submit(value, key, partition=partition, headers=headers, timestamp_ms=timestamp_ms)
+        self._hurry()
+        return await delivered
 
     async def send_to_partition(self, value: bytes | None, partition: int, key: bytes | None = None) -> int:
         return await self.send(value, key, partition=partition)
@@ -121,11 +128,13 @@ class Producer:
             offsets.append(-1)
             watcher = partial(_keep, offsets, len(offsets) - 1, collected)
             collected.expected += 1
-            self.put_nowait(value, key, on_delivery=watcher)
+            with self._guard:
+                self._outbox.add(value, key, None, (), time_ns() // 1_000_000, watcher)
+        self._hurry()
         await collected.wait()
         return offsets
 
-    async def put(
+    def put(
         self,
         value: bytes | None,
         key: bytes | None = None,
@@ -134,16 +143,36 @@ class Producer:
         headers: Headers = (),
         timestamp_ms: int | None = None,
         on_delivery: OnDelivery | None = None,
-    ) -> None:
+    ) -> Awaitable[None]:
         """Hand a record over, waiting only while the buffer is full. `on_delivery` hears what became of it."""
-        outbox = self._outbox
-        if outbox.waiting_bytes >= outbox.waiting_bytes_max or partition is not None or self._closed:
-            await self._ready_for(partition)
+        if self._must_wait or partition is not None:
+            return self._put_later(value, key, partition, headers, timestamp_ms, on_delivery)
         if timestamp_ms is None:
-            timestamp_ms = int(time() * 1000)
-        if outbox.add(value, key, partition, headers, timestamp_ms, on_delivery):
-            self._wake()
-            await asyncio.sleep(0)  # let the sender have its turn
+            timestamp_ms = time_ns() // 1_000_000
+        if self._outbox.add(value, key, partition, headers, timestamp_ms, on_delivery):
+            return self._let_send()
+        return _NOTHING_TO_WAIT_FOR
+
+    async def _put_later(
+        self,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int | None,
+        headers: Headers,
+        timestamp_ms: int | None,
+        on_delivery: OnDelivery | None,
+    ) -> None:
+        await self._ready_for(partition)
+        if timestamp_ms is None:
+            timestamp_ms = time_ns() // 1_000_000
+        if self._outbox.add(value, key, partition, headers, timestamp_ms, on_delivery):
+            await self._let_send()
+
+    async def _let_send(self) -> None:
+        """Let the sender have its turn; without it a busy caller would fill the buffer first."""
+        self._must_wait = self._outbox.is_full
+        self._wake()
+        await asyncio.sleep(0)
 
     def put_nowait(
         self,
@@ -158,10 +187,12 @@ class Producer:
         """`put` that raises `BufferFull` instead of waiting."""
         if self._closed:
             raise Closed(what="producer")
-        self._outbox.require_room()
         if timestamp_ms is None:
-            timestamp_ms = int(time() * 1000)
-        if self._outbox.add(value, key, partition, headers, timestamp_ms, on_delivery):
+            timestamp_ms = time_ns() // 1_000_000
+        with self._guard:
+            self._outbox.require_room()
+            news = self._outbox.add(value, key, partition, headers, timestamp_ms, on_delivery)
+        if news:
             self._wake()
 
     def submit(
@@ -224,7 +255,7 @@ class Producer:
             level=sending.level,
             records_per_batch=1_000_000,
             batch_bytes_max=sending.batch_bytes_max,
-            timestamp_ms=int(time() * 1000),
+            timestamp_ms=time_ns() // 1_000_000,
         )
         for batch in batches:
             await self._ready_for(partition)
@@ -238,7 +269,7 @@ class Producer:
     ) -> None:
         """The first row goes by itself to a topic that is not there, so that the server makes it."""
         ((number, row),) = arrow.placed(next(arrow.pieces(table.slice(0, 1))), 1, partition)
-        (record,) = decode(from_arrow(row, timestamp_ms=int(time() * 1000))[0])
+        (record,) = decode(from_arrow(row, timestamp_ms=time_ns() // 1_000_000)[0])
         if arrow.PARTITION not in table.schema.names:
             number = partition
         told: asyncio.Future[Delivery] = self._loop.create_future()
@@ -256,12 +287,18 @@ class Producer:
     async def _ready_for(self, partition: int | None) -> None:
         """Wait for room, and ask anew for the partitions if this one is not known."""
         outbox = self._outbox
-        while not self._closed and outbox.waiting_bytes >= outbox.waiting_bytes_max:
+        while not self._closed and outbox.is_full:
             await self._progress()
         if self._closed:
             raise Closed(what="producer")
+        self._must_wait = False
         if partition is not None and partition >= outbox.partitions > 0:
             self._tell(self._place(await self._count_partitions()))
+
+    def _hurry(self) -> None:
+        with self._guard:
+            self._outbox.hurry()
+        self._wake()
 
     async def _progress(self) -> None:
         """Wait until something has been settled."""
@@ -293,7 +330,7 @@ class Producer:
         try:
             await self.flush()
         finally:
-            self._closed = True
+            self._closed = self._must_wait = True
             self._timer.cancel()
             self._channel.close()
             await gone(self._mending)
@@ -465,6 +502,19 @@ class Producer:
     def _place(self, partitions: int) -> Told:
         with self._guard:
             return self._outbox.place(partitions)
+
+
+class _NothingToWaitFor:
+    """What `put` gives back nearly always: cheaper to await than a coroutine."""
+
+    __slots__ = ()
+    _over: ClassVar[Generator[Any, None, None]] = (nothing for nothing in ())
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return self._over
+
+
+_NOTHING_TO_WAIT_FOR = _NothingToWaitFor()
 
 
 class _Collected:

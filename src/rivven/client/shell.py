@@ -14,7 +14,7 @@ from base64 import b64encode
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from random import Random, SystemRandom
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from rivven.errors import RivvenError
 from rivven.wire import PROTOCOL_VERSION, Capability, Request, Response
@@ -81,9 +81,8 @@ class Connection(asyncio.BufferedProtocol):
     # The socket
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are not of the class
+        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         del sizehint

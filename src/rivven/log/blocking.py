@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-from rivven.errors import RivvenError, StoreClosed, SyncFailed
+from rivven.errors import Overloaded, RivvenError, StoreClosed, SyncFailed
 from rivven.model import Offset
 from rivven.record import Codec, NewRecord, Record, decode, encode, validate, walk
 from rivven.system import SystemClock, SystemDisk, SystemEntropy
@@ -42,6 +42,7 @@ class BlockingStore:
         self._durable = threading.Condition(self._mutex)
         self._chore_due = threading.Condition(self._mutex)
         self._failure: BaseException | None = None
+        self._closing = False
         self._stopping = False
         self.store = Store(self._disk, SystemClock(), SystemEntropy(), config)
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -76,13 +77,16 @@ class BlockingStore:
         """Append encoded batches together and wait until all of them are durable."""
         with self._mutex:
             self._require_alive()
-            done = [self.store.append(log, batch, validate(batch)) for log, batch in batches]
+            try:
+                done = [self.store.append(log, batch, validate(batch)) for log, batch in batches]
+            finally:
+                os.eventfd_write(self._wake_fd, 1)  # if one was refused, those before it are on their way
             if not self.store.waiting:
                 return done
-            os.eventfd_write(self._wake_fd, 1)
             last = {log: appended.next_offset for (log, _), appended in zip(batches, done, strict=True)}
             self._durable.wait_for(lambda: self._failure or all(log.durable >= upto for log, upto in last.items()))
-            self._require_alive()
+            if self._failure is not None:
+                self._require_alive()
             return done
 
     def read(self, topic: str, offset: int, *, partition: int = 0, bytes_max: int = READ_BYTES) -> list[Record]:
@@ -104,6 +108,19 @@ class BlockingStore:
                 if not header.control:
                     yield from (record for record in decode(data, place) if record.offset >= position)
                 position = Offset(header.next_offset)
+
+    def checkpoint(self) -> None:
+        """Sync every segment now, and note it, so that the next start has less to check."""
+        with self._mutex:
+            self._require_alive()
+            while True:
+                try:
+                    self.store.checkpoint()
+                except Overloaded:  # one is under way: it may have begun before what the caller wants covered
+                    self._chore_due.wait(timeout=RETRY_S)
+                    continue
+                self._durable.notify_all()
+                return
 
     # The threads
 
@@ -160,6 +177,8 @@ class BlockingStore:
         os.eventfd_write(self._wake_fd, 1)  # a group may have waited for the file that is ready now
 
     def _require_alive(self) -> None:
+        if self._closing:
+            raise StoreClosed(reason="it is being closed")
         if isinstance(self._failure, RivvenError):
             raise self._failure
         if self._failure is not None:
@@ -168,10 +187,13 @@ class BlockingStore:
     # Closing
 
     def close(self) -> None:
-        """Make everything durable, leave the mark of a good end, and give the directory up."""
+        """Make everything durable, leave the mark of a good end, and give the directory up. Whoever still waits
+        for an append hears of it first; whoever comes later is refused."""
         with self._mutex:
-            if self._stopping:
+            if self._closing:
                 return
+            self._closing = True
+            self._durable.wait_for(lambda: self._failure or not self.store.waiting)
             self._stopping = True
             self._chore_due.notify_all()
             os.eventfd_write(self._wake_fd, 1)

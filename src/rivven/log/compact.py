@@ -69,6 +69,17 @@ def finish_swap(disk: Disk, directory: str) -> None:
             disk.remove(f"{directory}/{name}")
 
 
+def lower_clean_upto(disk: Disk, directory: str, end: int) -> None:
+    """After a truncation: what is written from `end` on has not been cleaned."""
+    if not disk.exists(f"{directory}/{CLEANER}"):
+        return
+    document = cleaner_document(disk, directory)
+    state = document.load()[0]
+    if state is not None and state.clean_upto > end:
+        state.clean_upto = end
+        document.save(state)
+
+
 def _remove_replaced(disk: Disk, directory: str, swap: Swap) -> None:
     for base in swap.replaced:
         for suffix in (".log", ".idx", ".tidx", ".bloom"):
@@ -335,7 +346,7 @@ class Cleaning:
         drop(disk, directory, replaced)
         disk.sync_dir(directory)
         self.log.replace(cleaned.old, cleaned.new)
-        cleaned.new.seal()
+        cleaned.new.seal(cleaned.new.next_offset)
         for flush in cleaned.new.index_flushes():
             flush.run(disk, sync=True)
             flush.finish()

@@ -71,6 +71,9 @@ class Log:
         self.snapshot_upto = -1
         """The newest snapshot file; its facts still hold at the recovery point."""
         self._snapshot_changes = -1
+        self.dense = True
+        """Whether there is a record at every offset; not any more once the log was compacted."""
+        self.deleted = False
         self._fresh_names = True
         """Whether the directory has entries that no sync has covered."""
 
@@ -171,7 +174,7 @@ class Log:
             self._segments.pop().remove()
             self._bases.pop()
         else:
-            old.seal()
+            old.seal(base)
             self._opened[old] = None
         self._segments.append(segment)
         self._bases.append(base)
@@ -240,12 +243,17 @@ class Log:
 
     def replace(self, old: list[Segment], new: Segment) -> None:
         """Swap neighbouring sealed segments for the one that holds their cleaned content, already in place."""
+        self.dense = False
         place = self._segments.index(old[0])
         assert self._segments[place : place + len(old)] == old
         for segment in old:
             self._opened.pop(segment, None)
         self._segments[place : place + len(old)] = [new]
         self._bases = [segment.base_offset for segment in self._segments]
+
+    def close(self) -> None:
+        for segment in self._segments:
+            segment.close()
 
     # Durability
 
@@ -362,11 +370,14 @@ class Log:
         if place < 0:
             raise self._lost(offset, self._segments[0].base_offset, "its segment is missing")
         segment = self.opened(self._segments[place])
-        data = segment.read(offset, bytes_max)
+        data = segment.read(offset, bytes_max, dense=self.dense)
         if data is None:
             assert segment is not self.active, "the active segment reaches to the end"
             raise self._lost(offset, self._bases[place + 1], "the segment ends early", segment)
         if segment.next_offset > limit and (cut := seek(data, 0, limit)) >= 0:
+            if cut == 0:
+                following = limit if segment.until is None else min(limit, segment.until)
+                raise self._lost(offset, following, "the batch says that it begins later", segment)
             return data[:cut]
         return data
 

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TypeVar
 
 import msgspec
@@ -185,8 +186,8 @@ def open_offline(disk: Disk, files: PartitionFiles, *, facts: bool = False) -> L
     ]
     if not segments:
         raise BadDirectory(path=files.directory, reason="has no segment files")
-    for segment in segments[:-1]:
-        segment.seal()
+    for segment, following in pairwise(segments):
+        segment.seal(following.base_offset)
     segments[-1].load()
     log = Log(disk, files.directory, files.partition, bytes(16), files.config, segments, Facts(), files.start)
     log.recovery_point = log.end

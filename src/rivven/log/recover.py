@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -18,7 +19,7 @@ from rivven.model import Offset, TopicPartition
 from rivven.ports import Disk
 from rivven.record import parse_header
 
-from .compact import finish_swap
+from .compact import CLEANER, finish_swap, lower_clean_upto
 from .config import TopicConfig
 from .log import Log
 from .segment import Segment
@@ -144,6 +145,9 @@ def recover_log(
         log.roll(trusted)  # offsets that were acknowledged are never given out again
     if log.start > log.end:
         log.roll(log.start)
+    cleaned = any(disk.exists(f"{directory}/{CLEANER}{suffix}") for suffix in ("", ".bak"))
+    log.dense = not (cleaned or config.compacts)
+    lower_clean_upto(disk, directory, log.end)
     log.drop_before(log.start)  # segments that were deleted, but whose names came back
     log.advance(log.end)
     if report.clean and trusted == log.end:
@@ -215,8 +219,8 @@ def _check_tail(
     begin = segments[-1].base_offset if trusted is None else trusted
     # The one that ends there, too: a truncation down to a segment's end may not have reached the disk.
     checked = max((i for i, segment in enumerate(segments) if segment.base_offset < begin), default=0)
-    for segment in segments[:checked]:
-        segment.seal()
+    for segment, after in pairwise(segments[: checked + 1]):
+        segment.seal(after.base_offset)
         if trusted is None:
             segment.write_again(segment.base_offset)  # for all we know, none of it was ever synced
     for place in range(checked, len(segments)):
@@ -247,7 +251,7 @@ def _check_tail(
             _discard(segments[place + 1 :], report, partition, segment.next_offset)
             return segments[: place + 1]
         if following is not None:
-            segment.seal()
+            segment.seal(following.base_offset)
     segments[-1].drop_side_files(keep_indexes=True)  # its filter, of a time when it was sealed
     return segments
 

@@ -62,6 +62,7 @@ class Segment:
         "rebuilt",
         "sealed",
         "stale",
+        "until",
     )
 
     def __init__(
@@ -76,6 +77,8 @@ class Segment:
         self.sealed = False
         self.dirty = False
         """Whether the file holds bytes that no sync has covered."""
+        self.until: int | None = None
+        """Where the next segment begins, once there is one."""
         self.stale = False
         """Whether the index files lag behind the indexes in memory though nothing was written: they were damaged."""
         self.first_append_ms: int | None = None
@@ -293,8 +296,10 @@ class Segment:
             and header.base_offset + header.last_offset_delta - self.base_offset <= OFFSET_DELTA_MAX
         )
 
-    def seal(self) -> None:
+    def seal(self, until: int) -> None:
+        """No more appends; the next segment begins at `until`."""
         self.sealed = True
+        self.until = until
 
     def index_flushes(self) -> list[Flush]:
         return [self._offsets.flush(self.side(".idx")), self._times.flush(self.side(".tidx"))]
@@ -307,6 +312,7 @@ class Segment:
         file = self._require_file()
         position = self.position_of(offset)
         self.sealed = False
+        self.until = None
         self.drop_side_files(keep_indexes=position != 0)
         if position is None:
             return
@@ -335,6 +341,11 @@ class Segment:
         for suffix in (".bloom",) if keep_indexes else (".bloom", ".idx", ".tidx"):
             with suppress(FileNotFoundError):
                 self._disk.remove(self.side(suffix))
+
+    def close(self) -> None:
+        """Give the file up for good."""
+        if self._file is not None:
+            self._file.close()
 
     def remove(self) -> None:
         """Delete the files. Whoever still reads holds the file open, and it goes when they are done."""
@@ -367,14 +378,18 @@ class Segment:
             position += stepped
         return None
 
-    def read(self, offset: int, bytes_max: int) -> memoryview | None:
+    def read(self, offset: int, bytes_max: int, *, dense: bool = False) -> memoryview | None:
         """Whole batches from the one that holds `offset` (or the next there is), checked, at most `bytes_max`
-        long except that the first comes whole; None if the segment has nothing at or after `offset`."""
-        file = self._require_file()
+        long except that the first comes whole; None if the segment has nothing at or after `offset`.
+
+        A batch's offset is outside its CRC. Where the log is `dense` each must begin where the one before ends;
+        in any log the one that the index names must be there."""
         entry = self._offsets.at_or_below(offset - self.base_offset)
-        position = entry[1] if entry is not None else 0
-        wanted = min(bytes_max + self._interval_bytes, self.end_bytes - position)
-        data = file.read(wanted, position)
+        indexed, position = entry if entry is not None else (0, 0)
+        wanted = max(bytes_max, HEADER_BYTES) + self._interval_bytes
+        data = self._pread(min(wanted, self.end_bytes - position), position, offset)
+        if entry is not None and int.from_bytes(data[:8], "big") != self.base_offset + indexed:
+            raise self._damage(offset, position, "the batch is not the one that the index names")
         try:
             start = seek(data, 0, offset)
         except Malformed:
@@ -386,28 +401,31 @@ class Segment:
                 return None
             position, start = found[0], 0
             header = parse_header(found[1], found[2])
-            wanted = min(max(bytes_max, header.batch_bytes), self.end_bytes - position)
-            data = file.read(wanted, position)
+            data = self._pread(min(max(bytes_max, header.batch_bytes), self.end_bytes - position), position, offset)
         end = fit(data, start, bytes_max)
-        good_end, _, bad = scan(data, start, end, verify=True)
+        good_end, _, bad = scan(data, start, end, verify=True, dense=dense)
+        if dense and int.from_bytes(data[start : start + 8], "big") > offset:
+            good_end, bad = start, "the batch says that it begins later"
         if good_end == start:
             raise self._damage(offset, position + start, bad or "the file is shorter than it was")
         return memoryview(data)[start:good_end]
 
+    def _pread(self, length_bytes: int, position: int, offset: int) -> bytes:
+        try:
+            return self._require_file().read(length_bytes, position)
+        except OSError as error:
+            raise self._damage(offset, position, f"the disk cannot read it: {error}") from error
+
     def _damage(self, offset: int, position: int, reason: str) -> CorruptLog:
         following = self._offsets.above(offset - self.base_offset)
-        last = self.base_offset + following[0] - 1 if following is not None else self.next_offset - 1
-        with suppress(Malformed):
+        end = self.next_offset if self.until is None else self.until
+        last = max(offset, (self.base_offset + following[0] if following is not None else end) - 1)
+        with suppress(Malformed, OSError):
             header = parse_header(self._require_file().read(HEADER_BYTES, position))
             if header.base_offset <= offset <= header.last_offset <= last:
                 last = header.last_offset
         return CorruptLog(
-            partition=self._partition,
-            first=offset,
-            last=last,
-            path=self.path,
-            position=position,
-            reason=reason,
+            partition=self._partition, first=offset, last=last, path=self.path, position=position, reason=reason
         )
 
     def offset_for_timestamp(self, timestamp_ms: int) -> int | None:

@@ -36,7 +36,7 @@ from rivven.record import BatchHeader
 from . import topics as topic_files
 from .chores import Chore, ChoreList, CleanLog, PrepareSpare, SaveCheckpoint, SyncSegments
 from .commit import CommitLimits, SyncPolicy
-from .compact import Cleaning, CleanReport
+from .compact import Cleaning, CleanReport, lower_clean_upto
 from .config import TopicConfig
 from .document import Document
 from .journal import Journal
@@ -222,19 +222,39 @@ class Store:
             raise InvalidTopic(topic=name, reason=f"{directory} holds files of no known topic; move it away first")
         topic = Topic(name, self._new_id(), partitions, self._clock.now_ms(), dict(configs or {}))
         self._save_topic(topic)
-        self._open_partitions(topic, topic.each())
+        self._open_partitions(topic)
         return topic
 
-    def _open_partitions(self, topic: Topic, partitions: list[TopicPartition]) -> None:
+    def _open_partitions(self, topic: Topic, old: Topic | None = None) -> None:
+        """Make the partitions that a new or larger topic has and `old` had not. All of them or none."""
+        partitions = topic.each()[old.partitions if old is not None else 0 :]
         try:
             self._disk.make_dirs(topic_files.topic_directory(topic.name))
             self._disk.sync_dir(topic_files.TOPICS)
             for partition in partitions:
                 self._open_log(topic, partition, None, [])
-        except OSError as error:
-            # The list has the topic already, so there is no way back: the next start makes what is missing.
-            self._end(error, topic_files.topic_directory(topic.name))
+        except (OSError, DiskFull) as error:
+            if isinstance(error, OSError) and error.errno not in NO_ROOM:
+                self._end(error, topic_files.topic_directory(topic.name))
+            for partition in partitions:
+                self._logs.pop(partition, None)
+            self._take_back(topic, old)
+            raise DiskFull(wanted_bytes=0, path=topic_files.topic_directory(topic.name)) from error
         self._checkpoint_wanted = True
+
+    def _take_back(self, topic: Topic, old: Topic | None) -> None:
+        """There was room for the list but not for what it lists: list what there was before."""
+        try:
+            if old is not None:
+                self._save_topic(old)
+                return
+            del self._topics[topic.name]
+            self._save_topics(deleting=topic)
+            topic_files.finish_deleting(self._disk, topic)
+            self._save_topics()
+        except (OSError, DiskFull) as error:
+            self._closed = f"the list of topics names one that could not be made: {error}"
+            raise
 
     def _save_topic(self, topic: Topic) -> None:
         before = dict(self._topics)
@@ -261,7 +281,7 @@ class Store:
             raise InvalidTopic(topic=name, reason=f"it has {old.partitions} partitions and can only get more")
         topic = Topic(name, old.id, partitions, old.created_ms, old.configs)
         self._save_topic(topic)
-        self._open_partitions(topic, topic.each()[old.partitions :])
+        self._open_partitions(topic, old)
         return topic
 
     def configure(self, name: str, configs: dict[str, str]) -> Topic:
@@ -272,7 +292,9 @@ class Store:
         topic = Topic(name, old.id, old.partitions, old.created_ms, dict(configs))
         self._save_topic(topic)
         for partition in topic.each():
-            self._logs[partition].config = parsed
+            log = self._logs[partition]
+            log.config = parsed
+            log.dense = log.dense and not parsed.compacts
         return topic
 
     def delete_topic(self, name: str) -> None:
@@ -287,7 +309,7 @@ class Store:
             self._topics[name] = topic
             raise
         for partition in topic.each():
-            del self._logs[partition]
+            self._logs.pop(partition).deleted = True
         try:
             topic_files.finish_deleting(self._disk, topic)
         except OSError as error:
@@ -310,6 +332,8 @@ class Store:
         `log.durable` has reached `next_offset`: see `pump`. The caller leaves the batch as it is until then."""
         if self._closed is not None:
             raise StoreClosed(reason=self._closed)
+        if log.deleted:
+            raise UnknownTopic(partition=f"partition {log.partition}: its topic was deleted")
         now_ms = self._clock.now_ms() if now_ms is None else now_ms
         if self._policy.writes == 0:
             done = self._append(log, batch, header, now_ms, leader_epoch)
@@ -338,6 +362,7 @@ class Store:
             self._require_no_checkpoint()
             self._note_and_flush([(log, Kind.TRUNCATE, offset)])
             log.truncate(offset)
+            lower_clean_upto(self._disk, log.directory, offset)
             if self._policy.writes == 0:
                 self._checkpoint_now(clean=False)  # or a replay would take back what is appended from here on
         return log.end
@@ -598,6 +623,8 @@ class Store:
         if self._closed is None or not self._closed.startswith(("closed", "abandoned")):
             self._closed = reason
             self._journal.close()
+            for log in self._logs.values():
+                log.close()
             self._lock.release()
 
 

@@ -236,23 +236,26 @@ class Prepare:
 
     def run(self) -> None:
         if self.free is not None:
-            file, length_bytes = self.free.file, self.free.length_bytes
-        else:
-            path = f"{self.directory}/{self.sequence:020d}.wal"
-            file, length_bytes = self.disk.open(path, create=True), self.file_bytes
-            try:
-                for position in range(0, length_bytes, len(FILL)):
-                    file.write(memoryview(FILL)[: min(len(FILL), length_bytes - position)], position)
-            except OSError:
-                file.close()
-                self.disk.remove(path)
-                raise
+            self.made = self._headed(self.free.file, self.free.length_bytes)
+            return
+        path = f"{self.directory}/{self.sequence:020d}.wal"
+        file = self.disk.open(path, create=True)
+        try:
+            for position in range(0, self.file_bytes, len(FILL)):
+                file.write(memoryview(FILL)[: min(len(FILL), self.file_bytes - position)], position)
+            made = self._headed(file, self.file_bytes)
+            self.disk.sync_dir(self.directory)
+        except OSError:
+            file.close()
+            self.disk.remove(path)
+            raise
+        self.made = made
+
+    def _headed(self, file: File, length_bytes: int) -> WalFile:
         header = FILE.pack(FILE_MAGIC, self.sequence, length_bytes, 0)[:-4]
         file.write(header + struct.pack("<I", crc32c(header)), 0)
         file.sync()
-        if self.free is None:
-            self.disk.sync_dir(self.directory)
-        self.made = WalFile(file, self.sequence, length_bytes)
+        return WalFile(file, self.sequence, length_bytes)
 
 
 # Reading it back

@@ -182,10 +182,10 @@ def parse_header(buffer, Py_ssize_t position=0):
     return header_from(span.at + position)
 
 
-def scan(buffer, Py_ssize_t position, Py_ssize_t end, *, bint verify):
+def scan(buffer, Py_ssize_t position, Py_ssize_t end, *, bint verify, bint dense=False):
     """Walk whole batches up to `end`: (end of the last good one, the offset after it or -1, why it stopped early).
 
-    The reason is None when the walk ran out of whole batches. Nothing that the bytes hold makes it raise.
+    With `dense` each batch must begin where the one before it ends. The reason is None when the walk ran out of whole batches. Nothing that the bytes hold makes it raise.
     """
     cdef Span span = Span(buffer)
     cdef int64_t next_offset = -1, base_offset, length
@@ -202,6 +202,8 @@ def scan(buffer, Py_ssize_t position, Py_ssize_t end, *, bint verify):
         base_offset = <int64_t>load64(at)
         if base_offset < next_offset:
             return position, next_offset, f"base offset {base_offset} after offset {next_offset - 1}"
+        if dense and next_offset >= 0 and base_offset != next_offset:
+            return position, next_offset, f"base offset {base_offset} where {next_offset} is due"
         if verify:
             found = crc32c_of(0, at + CRC_FROM, length - CRC_FROM)
             if found != load32(at + 17):

@@ -54,10 +54,13 @@ def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     return header
 
 
-def scan(buffer: Buffer, position: int, end: int, *, verify: bool) -> tuple[int, int, str | None]:
+def scan(
+    buffer: Buffer, position: int, end: int, *, verify: bool, dense: bool = False
+) -> tuple[int, int, str | None]:
     """Walk whole batches up to `end`: (end of the last good one, the offset after it or -1, why it stopped early).
 
-    The reason is None when the walk ran out of whole batches. Nothing that the bytes hold makes it raise.
+    With `dense` each batch must begin where the one before it ends. The reason is None when the walk ran out of whole
+    batches. Nothing that the bytes hold makes it raise.
     """
     end, next_offset = min(end, len(buffer)), -1
     while (header := _header_at(buffer, position, end)) is not None:
@@ -67,6 +70,8 @@ def scan(buffer: Buffer, position: int, end: int, *, verify: bool) -> tuple[int,
             break
         if header.base_offset < next_offset:
             return position, next_offset, f"base offset {header.base_offset} after offset {next_offset - 1}"
+        if dense and next_offset >= 0 and header.base_offset != next_offset:
+            return position, next_offset, f"base offset {header.base_offset} where {next_offset} is due"
         if verify:
             found = crc_between(buffer, position + CRC_FROM, position + header.batch_bytes)
             if found != header.crc:
