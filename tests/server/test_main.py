@@ -122,7 +122,7 @@ def test_it_tells_when_it_is_ready_and_stops_in_good_order(tmp_path):
     port = free_port()
     with daemon(tmp_path, "--http-port", str(port)) as (process, line):
         assert re.fullmatch(
-            rf"rivvend ready: native and Kafka on 127\.0\.0\.1:\d+, http on 127\.0\.0\.1:{port}, data in \S+/data "
+            rf"rivvend ready: native protocol on 127\.0\.0\.1:\d+, http on 127\.0\.0\.1:{port}, data in \S+/data "
             r"\(0 topics, 0 partitions, recovered in \d+ ms\)\n",
             line,
         )

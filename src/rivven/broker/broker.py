@@ -15,7 +15,7 @@ from rivven.coordinator import CONSUME, PRODUCE, REQUEST, CommittedOffset, Offse
 from rivven.errors import InvalidTopic, NotYet, RivvenError, TopicExists, UnknownTopic
 from rivven.log import KEYS, Document, Log, Store, Topic, TopicConfig, check_name
 from rivven.ports import Clock, Disk
-from rivven.wire import CAPABILITIES, PROTOCOL_VERSION, Request, Response
+from rivven.wire import Request, Response, fitting, greet
 from rivven.wire import requests as ask
 from rivven.wire import responses as tell
 
@@ -135,6 +135,10 @@ class Broker:
         self._waiting.expire(self._clock.now_us())
         touched, self._touched = self._touched, {}
         return list(touched)
+
+    def end_waiting(self) -> None:
+        """The node is about to stop: answer whoever waits for records with what there is."""
+        self._waiting.expire_all()
 
     def due_us(self) -> int | None:
         """When `turn` is wanted at the latest, on the clock's monotonic time."""
@@ -303,7 +307,8 @@ class Broker:
                 self._fulfil(reply, told(error))
                 return True
             self._charge_consume(reply, sum(len(record.value or b"") for record in records))
-            self._fulfil(reply, tell.Messages(tuple(_message(record, request.partition) for record in records)))
+            found = tell.Messages(tuple(_message(record, request.partition) for record in records))
+            self._fulfil(reply, fitting(found))
             return True
 
         wait_ms = min(request.max_wait_ms or 0, WAIT_MS_MAX)
@@ -624,10 +629,7 @@ class Broker:
 
     def _handshake(self, request: ask.Handshake, reply: Reply) -> Response:
         reply.session.client_id = request.client_id
-        if request.protocol_version != PROTOCOL_VERSION:
-            text = f"Version mismatch: client={request.protocol_version}, server={PROTOCOL_VERSION}"
-            return tell.HandshakeResult(PROTOCOL_VERSION, False, text)
-        return tell.HandshakeResult(PROTOCOL_VERSION, True, "OK", request.capabilities & CAPABILITIES)
+        return greet(request)
 
 
 class UnknownPartition(UnknownTopic, code=26):

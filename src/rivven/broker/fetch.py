@@ -65,6 +65,10 @@ class Waiting:
             wait.attempt(True)
             self._forget(wait)
 
+    def expire_all(self) -> None:
+        while self._deadlines:
+            self.expire(self._deadlines[0][0])
+
     def end(self, log: Log) -> None:
         """The log is gone: whoever waits for it is answered now."""
         for wait in list(self._by_log.get(log, ())):

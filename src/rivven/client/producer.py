@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Generator, Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from time import time_ns
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from rivven.errors import RivvenError
 from rivven.record import decode, from_arrow, parse_header
@@ -134,7 +134,7 @@ class Producer:
         await collected.wait()
         return offsets
 
-    def put(
+    async def put(
         self,
         value: bytes | None,
         key: bytes | None = None,
@@ -143,36 +143,16 @@ class Producer:
         headers: Headers = (),
         timestamp_ms: int | None = None,
         on_delivery: OnDelivery | None = None,
-    ) -> Awaitable[None]:
+    ) -> None:
         """Hand a record over, waiting only while the buffer is full. `on_delivery` hears what became of it."""
         if self._must_wait or partition is not None:
-            return self._put_later(value, key, partition, headers, timestamp_ms, on_delivery)
+            await self._ready_for(partition)
         if timestamp_ms is None:
             timestamp_ms = time_ns() // 1_000_000
         if self._outbox.add(value, key, partition, headers, timestamp_ms, on_delivery):
-            return self._let_send()
-        return _NOTHING_TO_WAIT_FOR
-
-    async def _put_later(
-        self,
-        value: bytes | None,
-        key: bytes | None,
-        partition: int | None,
-        headers: Headers,
-        timestamp_ms: int | None,
-        on_delivery: OnDelivery | None,
-    ) -> None:
-        await self._ready_for(partition)
-        if timestamp_ms is None:
-            timestamp_ms = time_ns() // 1_000_000
-        if self._outbox.add(value, key, partition, headers, timestamp_ms, on_delivery):
-            await self._let_send()
-
-    async def _let_send(self) -> None:
-        """Let the sender have its turn; without it a busy caller would fill the buffer first."""
-        self._must_wait = self._outbox.is_full
-        self._wake()
-        await asyncio.sleep(0)
+            self._must_wait = self._outbox.is_full
+            self._wake()
+            await asyncio.sleep(0)  # without it a busy caller would fill the buffer before anything is sent
 
     def put_nowait(
         self,
@@ -502,19 +482,6 @@ class Producer:
     def _place(self, partitions: int) -> Told:
         with self._guard:
             return self._outbox.place(partitions)
-
-
-class _NothingToWaitFor:
-    """What `put` gives back nearly always: cheaper to await than a coroutine."""
-
-    __slots__ = ()
-    _over: ClassVar[Generator[Any, None, None]] = (nothing for nothing in ())
-
-    def __await__(self) -> Generator[Any, None, None]:
-        return self._over
-
-
-_NOTHING_TO_WAIT_FOR = _NothingToWaitFor()
 
 
 class _Collected:

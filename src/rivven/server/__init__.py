@@ -1,5 +1,6 @@
-"""The daemon: an asyncio shell round the broker. It owns sockets, threads and the clock, and holds no opinion."""
+"""The daemon: an asyncio shell round the broker. It owns sockets, threads and the clock, and holds no opinion.
 
-from .node import Node
+`rivvend` is `rivven.server.main`; nobody imports from here, so that `rivvend --help` loads no broker.
+"""
 
-__all__ = ["Node"]
+__all__: list[str] = []

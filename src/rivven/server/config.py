@@ -264,7 +264,7 @@ MS = _number(1, 3_600_000)
 SETTINGS: tuple[Setting, ...] = (
     Setting("Listening", "bind_host bind_port", _address, "--bind -b", "RIVVEN_BIND",
             "server.bind_address server.bind",
-            "Where clients connect, native and Kafka alike; port 0 takes any that is free", metavar="HOST:PORT"),
+            "Where clients connect; port 0 takes any that is free", metavar="HOST:PORT"),
     Setting("Listening", "advertise_host advertise_port", _address, "--advertise-addr", "RIVVEN_ADVERTISE_ADDR",
             "server.advertise_address cluster.advertise_addr",
             "Where clients are told to connect; by default the bind address, or the host's name for a wildcard",

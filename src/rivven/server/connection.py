@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+import socket
+from typing import TYPE_CHECKING, cast
 
 from rivven.broker import Reply, Session
 from rivven.errors import Malformed
-from rivven.wire import Dialect, Format, decode_request, detect, encode_response, refuse_oversized
+from rivven.wire import Dialect, Format, decode_request, dialect_of, encode_response, refuse_oversized
 from rivven.wire import responses as tell
 
 from .receive import Receiver
@@ -58,7 +59,7 @@ class Connection(asyncio.BufferedProtocol):
     # The socket
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
         self._transport = transport
         peer = transport.get_extra_info("peername")
         self.address = self.session.address = peer[0] if peer else "local"
@@ -67,6 +68,9 @@ class Connection(asyncio.BufferedProtocol):
             transport.abort()
             return
         transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        if not self._node.settings.tcp_nodelay:  # which event loops turn on by themselves
+            sock = transport.get_extra_info("socket")
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)
 
     def connection_lost(self, exc: Exception | None) -> None:
         del exc
@@ -142,7 +146,7 @@ class Connection(asyncio.BufferedProtocol):
     def _recognise(self, body: memoryview) -> bool:
         """Which dialect the first frame is in. Whether we speak it."""
         self._speaks = True
-        if detect(body) is Dialect.KAFKA:
+        if dialect_of(body) is Dialect.KAFKA:
             logger.info("%s speaks Kafka, which this version does not yet; closed", self.address)
             self.close()
             return False

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from starlette.applications import Starlette
 
-    from .web import HttpServer
     from .node import Node
+    from .web import HttpServer
 
 logger = logging.getLogger("rivven.server.main")  # also when it is run as a script
 
@@ -197,7 +197,7 @@ def _tell_ready(settings: Settings, node: Node, http: tuple[str, int] | None) ->
     topics, partitions, elapsed_ms = len(store.topics), len(store.logs), round(store.recovery.elapsed_us / 1000)
     where = f"http on {_bracketed(*http)}" if http is not None else "no http"
     text = (
-        f"rivvend ready: native and Kafka on {_bracketed(*node.address)}, {where}, data in {settings.data_dir} "
+        f"rivvend ready: native protocol on {_bracketed(*node.address)}, {where}, data in {settings.data_dir} "
         f"({_counted(topics, 'topic')}, {_counted(partitions, 'partition')}, recovered in {elapsed_ms} ms)"
     )
     if settings.log_format == "json":

@@ -69,11 +69,12 @@ class Node:
         self._failed = self._loop.create_future()
         settings = self.settings
         config = StoreConfig(sync_policy=SyncPolicy.parse(settings.sync_policy))
+        self._server = await self._listen(settings.bind_host, settings.bind_port)
         self.store = Store(self._disk, self._clock, SystemEntropy(), config)
         self.broker = Broker(self.store, self._disk, self._clock, self._broker_config())
         if self.store.fileno() >= 0:
             self._loop.add_reader(self.store.fileno(), self._on_committed)
-        self._server = await self._listen(settings.bind_host, settings.bind_port)
+        await self._server.start_serving()
         self._spawn(self._chores_forever())
         self._spawn(self._sweep_forever())
         self._spawn(self._clean_forever())
@@ -84,8 +85,8 @@ class Node:
         settings = self.settings
         return BrokerConfig(
             node_id=settings.node_id,
-            host=settings.bind_host,
-            port=settings.bind_port,
+            host=settings.advertise_host or settings.bind_host,
+            port=settings.advertise_port or self.address[1],
             rack=settings.rack,
             default_partitions=settings.default_partitions,
             auto_create_topics=settings.auto_create_topics,
@@ -96,7 +97,8 @@ class Node:
         )
 
     async def _listen(self, host: str, port: int) -> asyncio.Server:
-        return await self._loop.create_server(lambda: Connection(self), host, port, backlog=1024)
+        """Take the port before anything else, and serve nobody yet."""
+        return await self._loop.create_server(lambda: Connection(self), host, port, backlog=1024, start_serving=False)
 
     @property
     def address(self) -> tuple[str, int]:
@@ -122,6 +124,8 @@ class Node:
         self.ready = False
         if self._server is not None:
             self._server.close()
+        if hasattr(self, "broker"):
+            self.broker.end_waiting()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DRAIN_S):
                 while any(connection.session.owed for connection in self._connections):
