@@ -197,7 +197,7 @@ CHOICES = {
     ),
     "data_dir": ("--data-dir", "RIVVEN_DATA_DIR", "storage.data_dir", st.text("abc/", min_size=1)),
     "log_level": ("--log-level", "RIVVEN_LOG_LEVEL", "log.level", st.sampled_from(["debug", "warn", "error"])),
-    "http_port": ("--http-port", "RIVVEN_HTTP_PORT", "server.web_port", st.integers(0, 9000)),
+    "http_port": ("--http-port", "RIVVEN_HTTP_PORT", "server.http_port", st.integers(0, 9000)),
 }  # fmt: skip
 
 
@@ -259,11 +259,11 @@ def test_a_wrong_flag_is_told(flags, told):
         ("server:\n  bind_adress: x", ":2: server.bind_adress: unknown key; did you mean server.bind_address?"),
         ("sever:\n  http_port: 1", ":1: sever: unknown key; did you mean server?"),
         ("data_dir: x", ":1: data_dir: unknown key; did you mean storage.data_dir?"),
-        ("server:\n  http_port: many", ":2: server.web_port: 'many' is not a whole number"),
-        ("server:\n  http_port: [1, 2]", ":2: server.web_port: wants a single value"),
+        ("server:\n  http_port: many", ":2: server.http_port: 'many' is not a whole number"),
+        ("server:\n  http_port: [1, 2]", ":2: server.http_port: wants a single value"),
         ("server: 5", ":1: server: wants keys and values below it"),
         ("- a\n- b", ":1: the file: wants keys and values below it"),
-        ("server:\n  http_port: 1\n  http_port: 2", ":3: server.web_port: is there twice"),
+        ("server:\n  http_port: 1\n  http_port: 2", ":3: server.http_port: is there twice"),
         ("node: {data_dir: a}\nstorage: {data_dir: b}", ":2: storage.data_dir: node.data_dir sets the same"),
         ("server: [", ":1:10: not YAML: "),
         ("a: b: c", "not YAML: mapping values are not allowed here"),
@@ -450,7 +450,7 @@ def test_print_config_shows_each_value_and_where_it_came_from():
     assert rows["log_level"] == ["debug", "environment RIVVEN_LOG_LEVEL"]
     assert rows["http_port"][0] == "0"
     assert rows["http_port"][1].startswith("file ")
-    assert rows["http_port"][1].endswith("rivven.yaml:2: server.web_port")
+    assert rows["http_port"][1].endswith("rivven.yaml:2: server.http_port")
     assert rows["bind_port"] == ["9092", "default"]
     assert rows["rack"] == ["none", "default"]
 

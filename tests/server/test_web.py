@@ -10,7 +10,7 @@ import urllib.request
 
 import pytest
 
-from rivven.server import Node
+from rivven.server.node import Node
 from rivven.server.config import Settings
 from rivven.server.web import HttpServer, Rates, create_app, fnv1a, human_bytes, status_page
 from rivven.server.metrics import Measured, Sizes
