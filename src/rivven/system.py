@@ -87,7 +87,8 @@ class SystemFile:
     def write(self, data: Buffer, position: int) -> None:
         if self._read_only:
             raise _read_only_error(self._path)
-        _pwrite_all(self._fd, data, position)
+        if os.pwrite(self._fd, data, position) != len(data):
+            _pwrite_all(self._fd, data, position)  # from the start: it is rare, and writing twice is harmless
 
     def sync(self) -> None:
         _fdatasync(self._fd)

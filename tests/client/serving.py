@@ -1,4 +1,4 @@
-"""Servers to test clients against: a real node in the test's own loop or in a thread, and one that says what it is told."""
+"""Servers to test clients against: a real node, in the test's loop or in a thread, and one that acts as told."""
 
 from __future__ import annotations
 
@@ -23,7 +23,14 @@ QUICK = {"backoff_ms": 5, "backoff_ms_max": 20, "breaker_open_ms": 20}
 
 def settings(path: Path, *, port: int = 0, **more: Any) -> Settings:
     return Settings(
-        **{"data_dir": str(path), "bind_port": port, "http_port": 0, "sync_policy": "none", "rate_limit_per_ip": 0, **more}
+        **{
+            "data_dir": str(path),
+            "bind_port": port,
+            "http_port": 0,
+            "sync_policy": "none",
+            "rate_limit_per_ip": 0,
+            **more,
+        }
     )
 
 
@@ -76,7 +83,7 @@ def served(path: Path, **more: Any) -> Iterator[str]:
         assert not thread.is_alive()
 
 
-Play = Callable[[Request], "Response | None | Awaitable[Response | None]"]
+Play = Callable[[Request], "Response | Awaitable[Response | None] | None"]
 
 
 class Actor:
@@ -91,7 +98,7 @@ class Actor:
 
     async def __aenter__(self) -> Actor:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.address = "127.0.0.1:%d" % self._server.sockets[0].getsockname()[1]
+        self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -302,7 +302,9 @@ def test_order_and_bounds_hold_whatever_happens(steps, partitions, batch_bytes, 
                 added.append((value, key))
                 if watch:
                     watched.append(value)
-                    box.add(value, key, None, (), 1, lambda delivery, value=value: model.told.append((value, delivery)))
+                    box.add(
+                        value, key, None, (), 1, lambda delivery, value=value: model.told.append((value, delivery))
+                    )
                 else:
                     box.add(value, key, None, (), 1)
             case ("take",):

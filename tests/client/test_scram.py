@@ -31,6 +31,7 @@ def test_names_are_escaped():
         SERVER_FIRST.replace(b"i=4096", b"i=99999999999"),
         SERVER_FIRST.replace(b"r=rOpr", b"r=rOpx"),
         b"r=" + NONCE.encode() + b",s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096",
+        SERVER_FIRST.replace(b"s=W22Z", b"s=W2*"),
         b"nonsense",
         b"\xff\xfe",
     ],

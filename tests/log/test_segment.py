@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rivven.errors import CorruptLog
-from rivven.limits import INDEX_INTERVAL_BYTES, OFFSET_DELTA_MAX
+from rivven.limits import INDEX_INTERVAL_BYTES
 from rivven.log.segment import Segment
 from rivven.model import TopicPartition
-from rivven.record import HEADER_BYTES, decode, encode, parse_header, validate, walk
+from rivven.record import HEADER_BYTES, decode, encode, parse_header, walk
 from rivven.sim import SimDisk
 
 PARTITION = TopicPartition("t", 0)
@@ -37,7 +37,7 @@ def filled(shape: list[tuple[int, int, int]], interval_bytes: int = 200) -> tupl
     for count, value_bytes, timestamp_ms in shape:
         rows = [(timestamp_ms - turn, None, bytes(value_bytes), ()) for turn in range(count)]
         batch = encode(rows, base_offset=segment.next_offset)
-        segment.append(batch, parse_header(batch))
+        segment.note(parse_header(batch), segment.write(batch))
         batches.append(bytes(batch))
     return disk, segment, batches
 
@@ -135,7 +135,7 @@ def test_truncation_leaves_what_a_shorter_segment_would_be(shape, step):
     assert (segment._offsets._keys, segment._offsets._values) == (other._offsets._keys, other._offsets._values)
     assert (segment._times._keys, segment._times._values) == (other._times._keys, other._times._values)
     batch = batch_of(b"more", base_offset=segment.next_offset)
-    segment.append(batch, parse_header(batch))
+    segment.note(parse_header(batch), segment.write(batch))
 
 
 @given(shapes, st.integers(0, 30))
@@ -146,7 +146,7 @@ def test_a_loaded_segment_is_the_one_that_was_written(shape, flushed):
     segment.create()
     for place, (count, value_bytes, timestamp_ms) in enumerate(shape):
         batch = batch_of(*[bytes(value_bytes)] * count, timestamp_ms=timestamp_ms, base_offset=segment.next_offset)
-        segment.append(batch, parse_header(batch))
+        segment.note(parse_header(batch), segment.write(batch))
         if place == flushed:
             flush(disk, segment)
     again = reloaded(disk)
@@ -286,22 +286,6 @@ def test_a_batch_larger_than_an_index_interval_is_found():
     _, segment, batches = filled([(1, 10, 0), (1, 5000, 0), (1, 10, 0), (1, 3000, 0), (1, 10, 0)], 100)
     for step, batch in enumerate(batches):
         assert bytes(segment.read(BASE + step, 1)) == batch
-
-
-def test_a_segment_has_room_by_bytes_and_by_offsets():
-    _, segment, _ = filled([(1, 100, 0)])
-    header = validate(batch_of(b"x", base_offset=BASE + 1))
-    assert segment.has_room_for(header, 100, segment.end_bytes + 100)
-    assert not segment.has_room_for(header, 101, segment.end_bytes + 100)
-    far = header._replace(base_offset=BASE + OFFSET_DELTA_MAX + 1)
-    assert not segment.has_room_for(far, 10, 10_000)
-
-
-def test_an_empty_segment_takes_a_batch_of_any_size():
-    disk = SimDisk(Random(0))
-    segment = new_segment(disk)
-    segment.create()
-    assert segment.has_room_for(validate(batch_of(b"x" * 5000)), 5100, 1024)
 
 
 def test_a_segment_that_was_unloaded_loads_again():

@@ -18,8 +18,11 @@ import typer
 from rivven import __version__
 from rivven.errors import BadDirectory, DirectoryLocked, OffsetOutOfRange, RivvenError, UnknownTopic
 
+from . import config, server, status, topic
+from .consume import consume
 from .log import app as log_app
 from .opening import Misused
+from .produce import produce
 
 USAGE = 2
 INTERRUPTED = 130
@@ -34,6 +37,13 @@ app = typer.Typer(
     rich_markup_mode=None,  # plain help: rich takes a moment to load
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(topic.app, name="topic")
+app.command()(produce)
+app.command()(consume)
+app.add_typer(config.app, name="config")
+app.command()(status.ping)
+app.command()(status.status)
+app.command()(status.metrics)
 app.add_typer(log_app, name="log")
 
 
@@ -70,8 +80,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except RivvenError as error:
-        _fail(str(error), _next_step(error))
-        sys.exit(USAGE if isinstance(error, MISTAKES) else 1)
+        what, step = server.explain(error) or (str(error), _next_step(error))
+        _fail(what, step)
+        sys.exit(USAGE if isinstance(error, MISTAKES) or server.is_misuse(error) else 1)
     except Misused as error:
         _fail(f"{error}.", "Each command shows what it takes with --help.")
         sys.exit(USAGE)

@@ -257,10 +257,11 @@ class Producer:
             self._outbox.add(record.value, record.key, number, record.headers, record.timestamp_ms, told.set_result)
         self._wake()
         delivery = await told
+        if delivery.error is not None:
+            raise delivery.error
         if on_delivery is not None:
             on_delivery(delivery)
-        elif delivery.error is not None:
-            raise delivery.error
+        self._tell(self._place(await self._count_partitions()))
 
     # Waiting
 

@@ -37,7 +37,11 @@ class Scram:
             raise ServerException(reason="SCRAM_FAILED: the server did not extend the nonce")
         if not iterations.isdecimal() or not ITERATIONS_MIN <= int(iterations) <= ITERATIONS_MAX:
             raise ServerException(reason=f"SCRAM_FAILED: {iterations or 'no'} iterations asked for")
-        salted = hashlib.pbkdf2_hmac("sha256", self._password, b64decode(parts.get("s", "")), int(iterations))
+        try:
+            salt = b64decode(parts.get("s", ""), validate=True)
+        except ValueError:
+            raise ServerException(reason="SCRAM_FAILED: the server's salt cannot be read") from None
+        salted = hashlib.pbkdf2_hmac("sha256", self._password, salt, int(iterations))
         client_key = _hmac(salted, b"Client Key")
         bare_final = f"c=biws,r={nonce}"
         signed = f"{self._bare},{text},{bare_final}".encode()

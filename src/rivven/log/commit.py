@@ -86,8 +86,10 @@ class Commit(Generic[T]):
         self.waiting_bytes += size_bytes
 
     def due_us(self) -> int | None:
-        """When `take` will have something at the latest, if the disk is idle by then."""
-        return self._waiting[0][2] + self._limits.window_us if self._waiting else None
+        """When `take` will have something at the latest, if the disk is idle by then; None if it has it now."""
+        if not self._waiting or self._limits.eager:
+            return None
+        return self._waiting[0][2] + self._limits.window_us
 
     def next_bytes(self) -> int:
         """An upper bound for the size of the group that `take` would return."""

@@ -73,7 +73,9 @@ class Journal:
         """The payload must not change until it is durable."""
         payload_bytes = len(payload)
         prefix = ENTRY.pack(kind, payload_bytes, log.topic_id, log.partition[1])
-        self._commit.add(Write(log, upto, prefix, payload), ENTRY.size + payload_bytes, self._clock.now_us())
+        commit = self._commit
+        now_us = 0 if len(commit) else self._clock.now_us()  # only the oldest write's time matters
+        commit.add(Write(log, upto, prefix, payload), ENTRY.size + payload_bytes, now_us)
 
     @property
     def waiting(self) -> int:
@@ -102,7 +104,9 @@ class Journal:
 
     def due_us(self) -> int | None:
         """When `pump` should be called at the latest, on the clock's monotonic time; None if nothing is due."""
-        return self._retry_us if self._retry_us is not None else self._commit.due_us()
+        if self._retry_us is not None or self._commit.busy:
+            return self._retry_us  # a group under way announces itself
+        return self._commit.due_us()
 
     def pump(self) -> list[Log]:
         """Take the group that is done, if one is, and hand over the next. Never waits. Returns the logs whose

@@ -9,15 +9,16 @@ reading them raises `CorruptLog` instead of skipping over them.
 from __future__ import annotations
 
 import logging
+import struct
 from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from rivven.errors import BatchTooLarge, CorruptLog, DiskFull, Malformed, OffsetOutOfRange
-from rivven.limits import READ_BYTES_MAX, SEALED_OPEN_MAX
+from rivven.limits import OFFSET_DELTA_MAX, READ_BYTES_MAX, SEALED_OPEN_MAX
 from rivven.model import Offset, TopicPartition
 from rivven.ports import Disk, File
-from rivven.record import BatchHeader, decode, parse_header, patch, seek
+from rivven.record import BatchHeader, decode, parse_header, seek
 
 from .batches import Batches
 from .config import TopicConfig
@@ -29,6 +30,9 @@ from .transactions import Aborted
 logger = logging.getLogger(__name__)
 
 EMPTY = memoryview(b"")
+PREFIX_BYTES = 12
+PLACE = struct.Struct(">qii")
+"""How a batch begins: base offset, length, leader epoch. Written over it in one go."""
 NO_ROOM = (28, 122)  # ENOSPC, EDQUOT: `errno` itself would do, but these two numbers are all we need of it
 
 
@@ -127,36 +131,54 @@ class Log:
         self, batch: bytearray | memoryview, header: BatchHeader, *, now_ms: int, leader_epoch: int = 0
     ) -> Appended:
         """Give a validated batch the next offsets, in place, and write it. Not yet durable, not yet visible."""
-        if header.batch_length + 12 > self.config.max_message_bytes:
-            raise BatchTooLarge(batch_bytes=header.batch_length + 12, bytes_max=self.config.max_message_bytes)
+        batch_length, last_offset_delta = header[1], header[6]
+        if batch_length + PREFIX_BYTES > self.config.max_message_bytes:
+            raise BatchTooLarge(batch_bytes=batch_length + PREFIX_BYTES, bytes_max=self.config.max_message_bytes)
         base = self._segments[-1].next_offset
-        patch(batch, base_offset=base, leader_epoch=leader_epoch)
-        placed = BatchHeader._make((base, header[1], leader_epoch, *header[3:]))
-        return self.append_placed(batch, placed, now_ms=now_ms)
+        PLACE.pack_into(batch, 0, base, batch_length, leader_epoch)
+        segment = self._segment_for(base + last_offset_delta, batch_length + PREFIX_BYTES, now_ms)
+        position = self._write(segment, batch, batch_length + PREFIX_BYTES)
+        segment.took(position, batch_length + PREFIX_BYTES, base, last_offset_delta, header[8])
+        facts = self.facts
+        if leader_epoch > facts.epochs.latest or header[9] >= 0:  # else the batch adds no fact
+            facts.note(BatchHeader._make((base, batch_length, leader_epoch, *header[3:])), batch)
+        return Appended(base, base + last_offset_delta + 1, position, segment.base_offset)
 
     def append_placed(self, batch: bytes | bytearray | memoryview, header: BatchHeader, *, now_ms: int) -> Appended:
         """Write a batch that has its offsets already, as a follower or a replay does."""
+        assert header.base_offset >= self.end, "offsets only grow"
+        segment = self._segment_for(header.last_offset, header.batch_bytes, now_ms)
+        position = self._write(segment, batch, header.batch_bytes)
+        segment.note(header, position)
+        self.facts.note(header, batch)
+        return Appended(header.base_offset, header.next_offset, position, segment.base_offset)
+
+    def _segment_for(self, last_offset: int, batch_bytes: int, now_ms: int) -> Segment:
+        """The active segment, or a new one if this batch would make it too long or it is too old."""
         segment = self._segments[-1]
-        assert header.base_offset >= segment.next_offset, "offsets only grow"
-        batch_bytes = header.batch_length + 12
-        if self._rolls_before(segment, header, batch_bytes, now_ms):
-            segment = self.roll()
-        if segment.first_append_ms is None:
+        if segment.end_bytes == 0:  # a batch larger than a segment gets one of its own
             segment.first_append_ms = now_ms
+            return segment
+        config = self.config
+        began_ms = segment.first_append_ms
+        if began_ms is None:
+            began_ms = segment.first_append_ms = now_ms
+        if (
+            segment.end_bytes + batch_bytes > config.segment_bytes
+            or last_offset - segment.base_offset > OFFSET_DELTA_MAX
+            or 0 <= config.segment_ms <= now_ms - began_ms
+        ):
+            segment = self.roll()
+            segment.first_append_ms = now_ms
+        return segment
+
+    def _write(self, segment: Segment, batch: bytes | bytearray | memoryview, batch_bytes: int) -> int:
         try:
-            position = segment.append(batch, header)
+            return segment.write(batch)
         except OSError as error:
             if error.errno in NO_ROOM:
                 raise DiskFull(wanted_bytes=batch_bytes, path=segment.path) from error
             raise
-        self.facts.note(header, batch)
-        return Appended(header.base_offset, segment.next_offset, position, segment.base_offset)
-
-    def _rolls_before(self, segment: Segment, header: BatchHeader, batch_bytes: int, now_ms: int) -> bool:
-        if not segment.has_room_for(header, batch_bytes, self.config.segment_bytes):
-            return True
-        age_ms = now_ms - (segment.first_append_ms if segment.first_append_ms is not None else now_ms)
-        return 0 <= self.config.segment_ms <= age_ms and segment.end_bytes > 0
 
     def roll(self, base_offset: int | None = None) -> Segment:
         """Seal the active segment and begin a new one at the log's end, or after a stretch that was lost."""

@@ -12,7 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from rivven.errors import CorruptLog, Malformed
-from rivven.limits import OFFSET_DELTA_MAX
 from rivven.model import TopicPartition
 from rivven.ports import Buffer, Disk, File
 from rivven.record import HEADER_BYTES, BatchHeader, fit, parse_header, scan, seek
@@ -256,8 +255,8 @@ class Segment:
 
     # Writing
 
-    def append(self, batch: Buffer, header: BatchHeader) -> int:
-        """Write one batch whose header already has its final offsets; returns its position.
+    def write(self, batch: Buffer) -> int:
+        """Write one batch at the end; returns its position. `took` or `note` must follow.
 
         If the disk refuses, nothing of the batch remains and the OSError goes on to the caller.
         """
@@ -270,31 +269,25 @@ class Segment:
             with suppress(OSError):  # recovery cuts the rest if even this fails
                 self._file.truncate(position)
             raise
-        self.note(header, position)
         self.dirty = True
         return position
 
     def note(self, header: BatchHeader, position: int) -> None:
-        """Take a batch that stands at `position` into the account and, when one is due, into the indexes."""
+        """Take a batch that stands at `position` into the account."""
+        self.took(position, header.batch_bytes, header.base_offset, header.last_offset_delta, header.max_timestamp_ms)
+
+    def took(self, position: int, batch_bytes: int, base_offset: int, last_offset_delta: int, newest_ms: int) -> None:
+        """A batch stands at `position`: count it and, when an entry is due, index it."""
         if self._unindexed_bytes >= self._interval_bytes:
-            relative = header.base_offset - self.base_offset
+            relative = base_offset - self.base_offset
             self._offsets.add(relative, position)
             self._times.add(self.max_timestamp_ms, relative)
             self._unindexed_bytes = 0
-        batch_bytes = header.batch_length + 12
         self._unindexed_bytes += batch_bytes
         self.end_bytes = position + batch_bytes
-        self.next_offset = header.base_offset + header.last_offset_delta + 1
-        if header.max_timestamp_ms > self.max_timestamp_ms:
-            self.max_timestamp_ms = header.max_timestamp_ms
-
-    def has_room_for(self, header: BatchHeader, batch_bytes: int, bytes_max: int) -> bool:
-        if self.end_bytes == 0:
-            return True  # a batch larger than a segment gets one of its own
-        return (
-            self.end_bytes + batch_bytes <= bytes_max
-            and header.base_offset + header.last_offset_delta - self.base_offset <= OFFSET_DELTA_MAX
-        )
+        self.next_offset = base_offset + last_offset_delta + 1
+        if newest_ms > self.max_timestamp_ms:
+            self.max_timestamp_ms = newest_ms
 
     def seal(self, until: int) -> None:
         """No more appends; the next segment begins at `until`."""
