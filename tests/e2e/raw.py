@@ -220,7 +220,9 @@ def _entities(entities: Sequence[tuple[str, str | None]]) -> bytes:
 
 
 def _alterations(rows: Sequence[tuple[str, str | None, str, int | None]]) -> bytes:
-    made = (plain(1, kind) + bytes_field(2, name) + plain(3, key) + number_field(4, to) for kind, name, key, to in rows)
+    made = (
+        plain(1, kind) + bytes_field(2, name) + plain(3, key) + number_field(4, to) for kind, name, key, to in rows
+    )
     return several(1, made)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
-from enum import Enum
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,7 +14,7 @@ from rivven.errors import RivvenError
 
 from . import show
 from .opening import usage
-from .server import DEFAULT, AsJson, Server, TopicName, connected, explain, from_time, partitions_of
+from .server import DEFAULT, Server, TopicName, connected, explain, from_time, partitions_of
 from .text import readable
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ PAUSE_S = 1.0
 """Between tries of a --follow whose broker is away."""
 
 
-class Form(str, Enum):
+class Form(StrEnum):
     DEFAULT = "default"
     VALUE = "value"
     JSON = "json"
@@ -75,7 +75,7 @@ def consume(
     server: Server = DEFAULT,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
-    """Show the records of a topic: those there are, and with --follow those to come.
+    """Show the records of a topic, and with --follow those to come.
 
     Formats: default is `[offset=n] key=k value=v`, with the partition before it where several are read; value is
     the bytes of the value and a line end; hex is the default with key and value in hex; json is an object a line.
@@ -172,7 +172,7 @@ class _Reading:
                 yield messages
 
     def conclude(self, *, told: bool) -> None:
-        if self._count == 0 and not self._limit == 0:
+        if self._count == 0:
             show.remark("no records there")
         elif not told and self._count == self._limit and self._behind:
             show.remark(f"stopped after {self._limit} records; --max says how many, 0 all")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ import typer
 from rivven import __version__
 from rivven.errors import BadDirectory, DirectoryLocked, OffsetOutOfRange, RivvenError, UnknownTopic
 
-from . import config, server, status, topic
+from . import bench, completion, config, group, offsets, quota, server, status, topic
 from .consume import consume
 from .log import app as log_app
 from .opening import Misused
@@ -30,7 +31,6 @@ MISTAKES = (UnknownTopic, DirectoryLocked, BadDirectory, OffsetOutOfRange)
 
 app = typer.Typer(
     name="rivven",
-    help="rivven: a durable event-streaming platform.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -40,11 +40,16 @@ app = typer.Typer(
 app.add_typer(topic.app, name="topic")
 app.command()(produce)
 app.command()(consume)
+app.add_typer(group.app, name="group")
+app.add_typer(offsets.app, name="offsets")
 app.add_typer(config.app, name="config")
+app.add_typer(quota.app, name="quota")
 app.command()(status.ping)
 app.command()(status.status)
 app.command()(status.metrics)
+app.add_typer(bench.app, name="bench")
 app.add_typer(log_app, name="log")
+app.command("completion")(completion.completion)
 
 
 def _show_version(wanted: bool) -> None:
@@ -61,9 +66,9 @@ def _root(
 ) -> None:
     """rivven: a durable event-streaming platform.
 
-    Tools for the data directory of a node. Each command has its own help:
+    The commands of a broker, and tools for the data directory of a node. Each command has its own help:
 
-        rivven log verify --help
+        rivven topic create --help
     """
 
 
@@ -71,6 +76,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit."""
     if arguments is None and hasattr(signal, "SIGPIPE"):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends us quietly, as it does any other tool
+    if completion.VARIABLE in os.environ:
+        from typer.completion import completion_init  # type: ignore[attr-defined]  # it is, in effect
+
+        completion_init()
     logging.getLogger("rivven").addHandler(logging.NullHandler())  # commands print their findings themselves
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from rivven.client import Delivery, blocking
     from rivven.errors import RivvenError
 
+PATIENCE_MS = 30_000
+"""How long a record may wait for a broker that has gone away."""
+
 Pair = tuple[bytes | None, bytes | None]
 """Key and value."""
 
@@ -27,7 +30,7 @@ Pair = tuple[bytes | None, bytes | None]
 def produce(
     topic: TopicName,
     message: Annotated[
-        str | None, typer.Argument(metavar="[MESSAGE]", help="The record's value. Without it, lines are read.")
+        str | None, typer.Argument(metavar="MESSAGE", help="The record's value. Without it, lines are read.")
     ] = None,
     key: Annotated[
         str | None, typer.Option("--key", "-k", metavar="KEY", help="The key, of every record if there are more.")
@@ -55,7 +58,7 @@ def produce(
     server: Server = DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Publish one record, or one for each line of stdin or of a file.
+    """Publish a record, or the lines of stdin or of a file.
 
     A command that ends well has everything stored. A topic that is not there is made, if the broker allows it.
 
@@ -83,7 +86,7 @@ def produce(
         with connected(server) as client:
             if partition is not None and topic in client.list_topics():
                 partitions_of(client, topic, partition)
-            with client.producer(topic, compression=compression) as producer:
+            with client.producer(topic, compression=compression, delivery_timeout_ms=PATIENCE_MS) as producer:
                 sender = _Sender(producer, partition, extra)
                 if message is not None or tombstone:
                     sender.send_one(next(pairs), as_json=as_json)

@@ -44,7 +44,8 @@ def connected(server: str) -> Iterator[blocking.RivvenClient]:
     from rivven.client import Options, blocking
 
     # A socket that breaks is an error to tell, not the quiet end that it is for a pipe; typer sees to the pipe.
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    if signal.getsignal(signal.SIGPIPE) is signal.SIG_DFL:
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     options = Options(client_id="rivven-cli", connect_timeout_ms=CONNECT_TIMEOUT_MS)
     with blocking.connect(server, options=options) as client:
         yield client
@@ -97,7 +98,7 @@ START = "Start a broker with `rivvend`, or name another with --server or RIVVEN_
 TOPICS = "`rivven topic list` shows the topics there are."
 STEPS = (
     (
-        r"(?i)partition .*\bnot (found|exist)|^(INVALID|UNKNOWN)_PARTITION:",
+        r"(?i)partition .*\bnot (found|exist)|\b(INVALID|UNKNOWN)_PARTITION:",
         "`rivven topic info` shows the partitions.",
     ),
     (r"(?i)topic not found|topic '.*' (not found|does not exist)|there is no (topic|partition)", TOPICS),
@@ -107,9 +108,17 @@ STEPS = (
     (r"^OFFSET_OUT_OF_RANGE:", "`rivven offsets list` shows which offsets there are."),
     (r"^INVALID_TOPIC_NAME:", "Choose another name."),
     (r"^INVALID_PARTITION", "Choose another number of partitions."),
-    (r"^MESSAGE_TOO_LARGE:", "Raise max.message.bytes with `rivven topic config set`, or send less at once."),
+    (
+        r"^MESSAGE_TOO_LARGE:|above the limit of",
+        "Raise max.message.bytes with `rivven topic config set`, or send less at once.",
+    ),
+    (r"^UNSUPPORTED: GetMetrics", "Its HTTP port has them: curl http://127.0.0.1:8080/metrics"),
     (r"^UNSUPPORTED:", "Ask a newer broker."),
 )
+
+
+CODES = re.compile(r"^(?:[A-Z]+(?:_[A-Z]+)*: )+")
+"""What a refusal begins with, for programs."""
 
 
 def explain(error: RivvenError) -> tuple[str, str] | None:
@@ -122,7 +131,7 @@ def explain(error: RivvenError) -> tuple[str, str] | None:
             step = next((step for pattern, step in STEPS if re.search(pattern, text)), "")
             if not step:
                 step = "Try again in a moment." if isinstance(error, TryAgain) else "The broker's own log says more."
-            return _sentence(text.removeprefix(f"{error.word}: ") if error.word else text), step
+            return _sentence(CODES.sub("", text)), step
         case ConnectionException() | TimeoutException():
             return _sentence(re.sub(r"\[Errno -?\d+\] ", "", text)), START
         case ConfigException():
@@ -139,6 +148,6 @@ def is_misuse(error: RivvenError) -> bool:
 
 def _sentence(text: str) -> str:
     """An error line begins small, as the others do, and ends with a stop."""
-    first, rest = text[:1], text[1:]
-    lowered = first.lower() + rest if rest[:1].islower() else text
+    word = text.split(" ", 1)[0]
+    lowered = text[:1].lower() + text[1:] if word[1:].islower() else text
     return lowered if lowered.endswith((".", "?", "!")) else lowered + "."

@@ -82,7 +82,7 @@ def status(server: Server = DEFAULT, as_json: AsJson = False) -> None:
 
 def metrics(
     prefix: Annotated[
-        str, typer.Argument(metavar="[PREFIX]", help="Only metrics whose name begins like this.", show_default=False)
+        str, typer.Argument(metavar="PREFIX", help="Only metrics whose name begins like this.", show_default=False)
     ] = "",
     server: Server = DEFAULT,
     as_json: AsJson = False,

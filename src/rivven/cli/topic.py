@@ -8,7 +8,7 @@ import typer
 
 from . import config, show
 from .opening import usage
-from .server import DEFAULT, AsJson, Server, TopicName, connected, done, from_pairs, partitions_of
+from .server import DEFAULT, AsJson, Server, connected, done, from_pairs, partitions_of
 from .text import counted, harmless
 
 if TYPE_CHECKING:
