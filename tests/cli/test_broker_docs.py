@@ -40,7 +40,12 @@ What follows is what each command says with `--help`. `rivven log` has a [page o
 def commands(command: Any, path: str, parent: typer.Context | None = None) -> Iterator[tuple[str, str]]:
     """(name, help) of a command and of all below it, without the tools of the log."""
     context = command.context_class(
-        command, info_name=path.rpartition(" ")[2], parent=parent, terminal_width=COLUMNS, max_content_width=COLUMNS
+        command,
+        info_name=path.rpartition(" ")[2],
+        parent=parent,
+        terminal_width=COLUMNS,
+        max_content_width=COLUMNS,
+        **command.context_settings,
     )
     yield path, command.get_help(context)
     for name, each in getattr(command, "commands", {}).items():

@@ -1,4 +1,4 @@
-"""Every request of the native protocol in both encodings, as bytes that nothing of ours has made, to a real `rivvend`."""
+"""Every request of the native protocol in both encodings, as bytes that nothing of ours has made, to `rivvend`."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_our_protobuf_is_the_protocols(fields: tuple[str], vector: str) -> None:
     assert protobuf(*fields).hex() == vector
 
 
-def test_a_ping_is_eleven_bytes_and_so_is_its_reply_but_one(client: Raw) -> None:
+def test_a_ping_is_ten_bytes_and_so_is_its_reply(client: Raw) -> None:
     client.send(bytes.fromhex("00000006 00 00000001 0d"))
     assert client.exactly(10) == bytes.fromhex("00000006 00 00000001 0c")
 

@@ -180,7 +180,9 @@ class StoreWorld:
         if name not in self.topics:
             return
         log, expected = self.store.log(name, partition), self.expected[name, partition]
-        offset = max(log.start, log.end - back)
+        # Where there is compaction never below the high watermark, as no follower does: what a later record made
+        # superfluous is gone, and must not be missed when that record goes as well.
+        offset = max(log.start, log.end - back, log.high_watermark if expected.compacts else 0)
         # If it is interrupted, what it would have dropped may be there or not. Whole batches go; where compaction
         # has emptied the log before them, so do the offsets that nothing holds any more.
         base = log.end_after_truncation(offset)
