@@ -1,4 +1,6 @@
-"""Builds the native twins, and the protobuf dialect's descriptors from `rivven.proto`. Every `_*.pyx` below `src/` is one extension; each is optional.
+"""Builds the native twins, and the descriptors of the protobuf dialect from `rivven.proto`.
+
+Every `_*.pyx` below `src/` is one extension; each is optional.
 
 Without a C compiler (or with `RIVVEN_NO_NATIVE=1`) the package installs all the same and runs on its pure
 twins, which says so once when it is imported.
@@ -60,7 +62,6 @@ def extensions() -> list[Extension]:
     for module in built:
         module.optional = True  # cythonize forgets it when it is said earlier
     return built
-
 
 
 def describe_protocol() -> None:

@@ -170,9 +170,7 @@ def past_the_front_door(item: Import) -> str | None:
         listed = listed_names(front_door) if front_door.exists() else None
         inside = [] if item.name in (listed or []) else [item.name]
     if inside and (PACKAGE / item.target[0]).is_dir():
-        return item.breach(
-            f"{item.target[0]}.{inside[0]} is not at the front door of rivven.{item.target[0]}"
-        )
+        return item.breach(f"{item.target[0]}.{inside[0]} is not at the front door of rivven.{item.target[0]}")
     return None
 
 
@@ -282,9 +280,7 @@ def test_every_package_has_a_front_door_that_lists_its_names():
 
 
 def test_no_module_has_a_name_that_says_nothing_or_is_taken():
-    parts = {
-        (part.removesuffix(Path(file).suffix), file) for file in source_files() for part in file.split("/")
-    }
+    parts = {(part.removesuffix(Path(file).suffix), file) for file in source_files() for part in file.split("/")}
     breaches = [
         f"src/rivven/{file}:1: {name!r} {'says nothing' if name in BAD_NAMES else 'is a standard module'}"
         for name, file in sorted(parts)
@@ -307,17 +303,10 @@ def committed_files() -> list[Path]:
     """What git tracks or would add; in a tree without git, the whole of the source tree."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     try:
-        listed = subprocess.run(
-            command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
-        ).stdout
+        listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60).stdout
     except (OSError, subprocess.CalledProcessError):
         folders = ("src", "tests", "docs", "bench", "demo", "requirements", "changes")
-        found = [
-            path
-            for folder in folders
-            for path in (ROOT / folder).rglob("*")
-            if "__pycache__" not in path.parts
-        ]
+        found = [path for folder in folders for path in (ROOT / folder).rglob("*") if "__pycache__" not in path.parts]
         return sorted(path for path in [*found, *ROOT.glob("*.*")] if path.is_file() and path.suffix != ".so")
     return [path for name in sorted(listed.split("\0")) if name and (path := ROOT / name).is_file()]
 
@@ -380,8 +369,7 @@ def test_the_locks_answer_to_what_pyproject_asks_for():
         for name, asked in wanted
         if (want := Requirement(asked)).name != "rivven"
         and not any(
-            want.specifier.contains(version_of(pin))
-            for pin in locked(name).get(canonicalize_name(want.name), [])
+            want.specifier.contains(version_of(pin)) for pin in locked(name).get(canonicalize_name(want.name), [])
         )
     ]
     assert not unmet, show(unmet)

@@ -28,6 +28,7 @@ from .errors import (
     StoreClosed,
     SyncFailed,
     TopicExists,
+    UnknownPartition,
     UnknownTopic,
     UnsupportedCodec,
 )
@@ -51,7 +52,7 @@ if _TYPE_CHECKING:
         ServerException,
         TimeoutException,
         TryAgain,
-        blocking,
+        blocking,  # noqa: F401 - `rivven.blocking`, a module and not one of the names
         connect,
         connect_tls,
     )
@@ -93,6 +94,7 @@ __all__ = [
     "TimeoutException",
     "TopicExists",
     "TryAgain",
+    "UnknownPartition",
     "UnknownTopic",
     "UnsupportedCodec",
     "connect",

@@ -116,6 +116,12 @@ class UnknownTopic(RivvenError, code=21):
     message = "there is no {partition}"
 
 
+class UnknownPartition(UnknownTopic, code=26):
+    """A partition number beyond the topic's last."""
+
+    message = "Invalid partition {partition}: must be < {partitions}"
+
+
 class InvalidTopic(RivvenError, code=22):
     """A topic name or partition count outside the rules."""
 

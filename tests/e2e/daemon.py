@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
+import resource
 import select
 import signal
 import subprocess
@@ -30,6 +30,8 @@ class Daemon:
         self.flags = flags
         self.port = 0
         self.ready_line = ""
+        self.descriptors_max: int | None = None
+        """How many descriptors the next process may have; None leaves it at ours."""
         self._errors_path = home / "errors.txt"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -37,6 +39,8 @@ class Daemon:
         assert self._process is None or self._process.poll() is not None, "one at a time"
         command = [str(Path(sys.executable).with_name("rivvend")), "--data-dir", str(self.data_dir)]
         command += ["--bind", "127.0.0.1:0", "--http-port", "0", *self.flags]
+        if self.descriptors_max is not None:
+            command = ["sh", "-c", f'ulimit -n {self.descriptors_max}; exec "$0" "$@"', *command]
         with open(self._errors_path, "ab") as errors:
             self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors)
         self.ready_line = self._read_line()
@@ -68,10 +72,20 @@ class Daemon:
         return Raw(self.port, timeout_s)
 
     def rss_bytes(self) -> int:
+        return self._memory("VmRSS:")
+
+    def peak_bytes(self) -> int:
+        """The most memory it has had since `forget_peak`."""
+        return self._memory("VmHWM:")
+
+    def forget_peak(self) -> None:
+        Path(f"/proc/{self.pid}/clear_refs").write_text("5")
+
+    def _memory(self, name: str) -> int:
         for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
-            if line.startswith("VmRSS:"):
+            if line.startswith(name):
                 return int(line.split()[1]) * 1024
-        raise AssertionError("no VmRSS")
+        raise AssertionError(f"no {name}")
 
     def kill(self) -> None:
         """As a power cut does, but for the page cache."""
@@ -122,10 +136,4 @@ def running(home: Path, *flags: str) -> Iterator[Daemon]:
 
 
 def descriptors_max() -> int:
-    import resource
-
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-
-
-def open_descriptors(pid: int) -> int:
-    return len(os.listdir(f"/proc/{pid}/fd"))

@@ -187,7 +187,7 @@ def test_everything_that_was_changed_survives_a_kill(tmp_path: Path) -> None:
 
 def was_clean(daemon: Daemon) -> bool:
     """Whether the directory says that it was left in good order."""
-    return bool(json.loads((daemon.data_dir / "checkpoint.json").read_text())["clean"])
+    return bool(json.loads((daemon.data_dir / "checkpoint.json").read_text())["body"]["clean"])
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ import urllib.request
 
 import pytest
 
-from rivven.server.node import Node
 from rivven.server.config import Settings
-from rivven.server.web import HttpServer, Rates, create_app, fnv1a, human_bytes, status_page
 from rivven.server.metrics import Measured, Sizes
+from rivven.server.node import Node
+from rivven.server.web import HttpServer, Rates, create_app, fnv1a, human_bytes, status_page
 
 
 def get(port: int, path: str, method: str = "GET") -> tuple[int, dict[str, str], str]:

@@ -277,9 +277,7 @@ def test_every_byte_after_a_crash_was_there_once_or_is_zero_or_torn(
 
 
 @given(history=changes, ending=st.binary(max_size=1800))
-def test_the_last_sync_wins_over_everything_before_it(
-    history: list[tuple[str, int, bytes]], ending: bytes
-) -> None:
+def test_the_last_sync_wins_over_everything_before_it(history: list[tuple[str, int, bytes]], ending: bytes) -> None:
     disk = new_disk()
     new_file(disk, "a", b"")
     for _ in play(disk, "a", history):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rivven.coordinator import CONSUME, PRODUCE, REQUEST, CommittedOffset, OffsetKey, Quotas, QuotaTable
-from rivven.errors import InvalidTopic, NotYet, RivvenError, TopicExists, UnknownTopic
+from rivven.errors import InvalidTopic, NotYet, RivvenError, TopicExists, UnknownPartition, UnknownTopic
 from rivven.log import KEYS, Document, Log, Store, Topic, TopicConfig, check_name
 from rivven.ports import Clock, Disk
 from rivven.wire import Request, Response, fitting, greet
@@ -251,21 +251,24 @@ class Broker:
 
     def _log_for(self, name: str, partition: int | None, key: bytes | None, records: int) -> Log:
         """The partition to publish to, of a topic that is made if need be."""
-        topic = self._topic_to_publish(name)
+        topic = self._topic_to_publish(name, partition)
         if partition is None:
             partition = self._partitioner.choose(name, topic.partitions, key, self._clock.now_ms(), records)
         elif partition >= topic.partitions:
-            raise UnknownPartition(partition, topic.partitions)
+            raise UnknownPartition(partition=partition, partitions=topic.partitions)
         return self.store.log(name, partition)
 
-    def _topic_to_publish(self, name: str) -> Topic:
+    def _topic_to_publish(self, name: str, partition: int | None) -> Topic:
         try:
             topic = self.store.topic(name)
         except UnknownTopic:
             check_name(name)
+            partitions = self.config.default_partitions
             if not self.config.auto_create_topics:
                 raise
-            topic = self._make_topic(name, self.config.default_partitions)
+            if partition is not None and partition >= partitions:
+                raise UnknownPartition(partition=partition, partitions=partitions) from None
+            topic = self._make_topic(name, partitions)
         if name == OFFSETS_TOPIC:
             raise InvalidTopic(topic=name, reason="the broker keeps it for itself")
         return topic
@@ -630,15 +633,6 @@ class Broker:
     def _handshake(self, request: ask.Handshake, reply: Reply) -> Response:
         reply.session.client_id = request.client_id
         return greet(request)
-
-
-class UnknownPartition(UnknownTopic, code=26):
-    """A partition number beyond the topic's last."""
-
-    message = "INVALID_PARTITION: Invalid partition {partition}: must be < {partitions}"
-
-    def __init__(self, partition: int, partitions: int) -> None:
-        super().__init__(partition=partition, partitions=partitions)
 
 
 def is_internal(name: str) -> bool:

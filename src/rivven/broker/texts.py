@@ -20,6 +20,7 @@ CODES: dict[type[errors.RivvenError], str] = {
     errors.StoreClosed: "WAL_ERROR",
     errors.TopicExists: "TOPIC_EXISTS",
     errors.UnknownTopic: "UNKNOWN_TOPIC_OR_PARTITION",
+    errors.UnknownPartition: "INVALID_PARTITION",
     errors.InvalidTopic: "INVALID_TOPIC_NAME",
     errors.InvalidConfig: "INVALID_CONFIG",
     errors.NotYet: "UNSUPPORTED",

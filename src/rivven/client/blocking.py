@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Consumer", "Producer", "RivvenClient", "connect", "connect_tls"]
 
-A = TypeVar("A")
+A = TypeVar("A", covariant=True)
 P = ParamSpec("P")
 T = TypeVar("T")
 

@@ -315,13 +315,18 @@ def read_wal(disk: Disk, directory: str, after_group: int | None, *, headers_onl
     return content
 
 
+def _file_header(data: memoryview) -> tuple[int, int] | None:
+    """The sequence and the length in a file's header, if it is a good one."""
+    if len(data) < WAL_HEADER_BYTES:
+        return None
+    magic, sequence, made_bytes, crc = FILE.unpack_from(data)
+    return (sequence, made_bytes) if magic == FILE_MAGIC and crc == crc32c(data[: FILE.size - 4]) else None
+
+
 def _file_sequence(data: memoryview) -> int:
     """The sequence in a file's header or, if that is damaged, in its first group; 0 for a file never finished."""
-    if len(data) < WAL_HEADER_BYTES:
-        return 0
-    magic, sequence, _, crc = FILE.unpack_from(data)
-    if magic == FILE_MAGIC and crc == crc32c(data[: FILE.size - 4]):
-        return int(sequence)
+    if (header := _file_header(data)) is not None:
+        return header[0]
     if len(data) < WAL_HEADER_BYTES + GROUP.size:
         return 0
     claimed = int(GROUP.unpack_from(data, WAL_HEADER_BYTES)[4])
@@ -336,7 +341,8 @@ def _groups_in(
     while found := _group_at(data, position, file.sequence) or _group_after(data, position, file.sequence):
         start, number, synced, count, position = found
         yield number, synced, count, data[start + GROUP.size : position], f"{file.file.path} at byte {start}"
-    made_bytes = FILE.unpack_from(data)[2]
+    header = _file_header(data)
+    made_bytes = header[1] if header is not None else 0
     if len(data) < made_bytes and position > WAL_HEADER_BYTES:
         content.damage.append(
             f"{file.file.path}: {len(data)} bytes are left of the {made_bytes} that it was made with"
