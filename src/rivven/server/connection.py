@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, cast
 from rivven.broker import Reply, Session
 from rivven.errors import Malformed
 from rivven.wire import Dialect, Format, decode_request, dialect_of, encode_response, refuse_oversized
+from rivven.wire import requests as ask
 from rivven.wire import responses as tell
 
 from .receive import Receiver
@@ -138,6 +139,9 @@ class Connection(asyncio.BufferedProtocol):
         if node.inflight_bytes > node.settings.max_inflight_bytes:
             node.broker.stats.refused_full += 1
             reply.fulfil(tell.Error("BUFFER_FULL: Server publish buffer is full, retry later"))
+            return
+        if isinstance(call.request, ask.GetMetrics):
+            node.answer_metrics(call.request.prefix, reply)  # the numbers are the node's, not the broker's
             return
         node.broker.handle(call.request, reply)
         if own is not None:

@@ -18,9 +18,10 @@ from rivven.broker import Broker, BrokerConfig, Reply, Session
 from rivven.errors import RivvenError, SyncFailed
 from rivven.log import Chore, Store, StoreConfig, SyncPolicy
 from rivven.system import SystemClock, SystemDisk, SystemEntropy
+from rivven.wire import responses as tell
 
 from .connection import Connection
-from .metrics import Histogram
+from .metrics import Histogram, scrape
 from .receive import SHARED_BYTES, BufferPool
 
 if TYPE_CHECKING:
@@ -224,6 +225,21 @@ class Node:
     def lend(self, buffer: bytearray, reply: Reply) -> None:
         """The request looks into this buffer; it goes back to the pool with the reply."""
         self._lent[reply] = buffer
+
+    def answer_metrics(self, prefix: str, reply: Reply) -> None:
+        reply.kind = "GetMetrics"
+        self._spawn(self._answer_metrics(prefix, reply))
+
+    async def _answer_metrics(self, prefix: str, reply: Reply) -> None:
+        page = (await scrape(self)).decode()
+        wanted = [
+            line
+            for line in page.splitlines()
+            if line.removeprefix("# HELP ").removeprefix("# TYPE ").startswith(prefix)
+        ]
+        if reply in reply.session.owed:  # else the client has gone meanwhile
+            reply.fulfil(tell.Metrics("\n".join(wanted) + "\n"))
+            cast(Connection, reply.session.connection).send_ready()
 
     # Who may connect
 
