@@ -19,9 +19,7 @@ def test_every_listed_name_exists():
 
 def test_every_public_name_is_listed():
     public = {
-        name
-        for name, value in vars(rivven).items()
-        if not name.startswith("_") and not isinstance(value, ModuleType)
+        name for name, value in vars(rivven).items() if not name.startswith("_") and not isinstance(value, ModuleType)
     }
     assert public == set(rivven.__all__)
 
@@ -46,7 +44,5 @@ def test_the_version_is_that_of_the_distribution():
 
 def test_importing_rivven_loads_nothing_heavy():
     code = f"import sys, rivven; print(*(name for name in {HEAVY} if name in sys.modules))"
-    found = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
-    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert found.stdout.split() == []

@@ -7,6 +7,8 @@ published is written, what has become durable is answered, and waiting requests 
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,6 +30,8 @@ from .publish import Publisher
 from .session import Reply, Session
 from .stats import BrokerStats
 from .texts import told, topic_not_found
+
+logger = logging.getLogger(__name__)
 
 PARTITIONS_MAX = 1000
 """Through the native protocol."""
@@ -72,6 +76,7 @@ class Broker:
         self._quota_file = Document(disk, QUOTAS, QuotaTable)
         table = self._quota_file.load()[0] or QuotaTable()
         self._admission = Admission(Quotas.from_table(table, self.config.quotas))
+        self._stopping = False
         self._touched: dict[Session, None] = {}
         """Sessions with replies that were fulfilled since the last turn."""
         self._handlers: dict[type[Request], Callable[[Any, Reply], Response | None]] = {
@@ -120,6 +125,9 @@ class Broker:
             response = handler(request, reply)
         except RivvenError as error:
             response = told(error)
+        except OSError as error:  # of a file that could not be opened, say: this request fails, the node goes on
+            logger.exception("%s failed", name)
+            response = tell.Error(f"INTERNAL_ERROR: {error}")
         if response is not None:
             self._fulfil(reply, response)
 
@@ -137,7 +145,8 @@ class Broker:
         return list(touched)
 
     def end_waiting(self) -> None:
-        """The node is about to stop: answer whoever waits for records with what there is."""
+        """The node is about to stop: answer whoever waits for records with what there is, now and from now on."""
+        self._stopping = True
         self._waiting.expire_all()
 
     def due_us(self) -> int | None:
@@ -282,6 +291,7 @@ class Broker:
             self.stats.throttled += 1
 
     def _charge_consume(self, reply: Reply, size_bytes: int) -> None:
+        reply.session.unsent_bytes += size_bytes
         if self._admission.charge(reply.session, CONSUME, size_bytes, self._clock.now_us()):
             self.stats.throttled += 1
 
@@ -314,7 +324,7 @@ class Broker:
             self._fulfil(reply, fitting(found))
             return True
 
-        wait_ms = min(request.max_wait_ms or 0, WAIT_MS_MAX)
+        wait_ms = 0 if self._stopping else min(request.max_wait_ms or 0, WAIT_MS_MAX)
         if not attempt(wait_ms == 0):
             self._waiting.add([log], self._clock.now_us() + wait_ms * 1000, attempt)
         return None
@@ -329,7 +339,7 @@ class Broker:
             self._fulfil(reply, self._fetched(request, reply))
             return True
 
-        wait_ms = min(request.max_wait_ms, WAIT_MS_MAX)
+        wait_ms = 0 if self._stopping else min(request.max_wait_ms, WAIT_MS_MAX)
         if not attempt(wait_ms == 0 or any(log is None for log in logs)):
             self._waiting.add(
                 [log for log in logs if log is not None], self._clock.now_us() + wait_ms * 1000, attempt
@@ -429,6 +439,8 @@ class Broker:
         partitions = self.config.default_partitions if request.partitions is None else request.partitions
         if not 1 <= partitions <= PARTITIONS_MAX:
             return tell.Error(f"INVALID_PARTITION_COUNT: must be between 1 and {PARTITIONS_MAX}, got {partitions}")
+        if is_internal(request.name):
+            return internal_topic(request.name)
         try:
             topic = self._make_topic(request.name, partitions)
         except TopicExists:
@@ -443,6 +455,8 @@ class Broker:
             topic = self.store.topic(request.name)
         except UnknownTopic:
             return topic_not_found(request.name)
+        if is_internal(request.name):
+            return internal_topic(request.name)
         logs = [self.store.log(*partition) for partition in topic.each()]
         self._publisher.append_gathered()
         self.store.delete_topic(request.name)
@@ -484,6 +498,8 @@ class Broker:
         if isinstance(topic, tell.Error):
             return topic
         count = request.new_partition_count
+        if count > PARTITIONS_MAX:
+            return tell.Error(f"INVALID_PARTITIONS: at most {PARTITIONS_MAX}, got {count}")
         if count <= topic.partitions:
             return tell.Error(
                 f"INVALID_PARTITIONS: New partition count {count} must be greater than current count "
@@ -493,6 +509,8 @@ class Broker:
         return tell.PartitionsCreated(request.topic, count)
 
     def _topic_to_change(self, name: str) -> Topic | tell.Error:
+        if is_internal(name):
+            return internal_topic(name)
         try:
             return self.store.topic(name)
         except UnknownTopic:
@@ -526,6 +544,8 @@ class Broker:
         )
 
     def _delete_records(self, request: ask.DeleteRecords, _: Reply) -> Response:
+        if is_internal(request.topic):
+            return internal_topic(request.topic)
         topic = request.topic
         results = [self._delete_before(topic, entry.partition, entry.offset) for entry in request.partition_offsets]
         return tell.RecordsDeleted(topic, tuple(results))
@@ -548,6 +568,8 @@ class Broker:
     # Groups' offsets
 
     def _commit_offset(self, request: ask.CommitOffset, reply: Reply) -> Response | None:
+        if not is_group(request.consumer_group):
+            return bad_group("INVALID_CONSUMER_GROUP", request.consumer_group)
         try:
             topic = self.store.topic(request.topic)
         except UnknownTopic:
@@ -570,6 +592,8 @@ class Broker:
         return None
 
     def _get_offset(self, request: ask.GetOffset, _: Reply) -> Response:
+        if not is_group(request.consumer_group):
+            return bad_group("INVALID_CONSUMER_GROUP", request.consumer_group)
         key = OffsetKey(request.consumer_group, request.topic, request.partition)
         found = self._committed.table.get(key)
         return tell.CommittedOffset(found.offset if found is not None else None)
@@ -578,6 +602,8 @@ class Broker:
         return tell.Groups(tuple(self._committed.table.groups()))
 
     def _describe_group(self, request: ask.DescribeGroup, _: Reply) -> Response:
+        if not is_group(request.consumer_group):
+            return bad_group("INVALID_GROUP_ID", request.consumer_group)
         offsets = self._committed.table.of_group(request.consumer_group)
         if not offsets:
             return tell.Error(f"Consumer group '{request.consumer_group}' not found")
@@ -587,6 +613,8 @@ class Broker:
         return tell.GroupDescription(request.consumer_group, by_topic)
 
     def _delete_group(self, request: ask.DeleteGroup, reply: Reply) -> Response | None:
+        if not is_group(request.consumer_group):
+            return bad_group("INVALID_GROUP_ID", request.consumer_group)
         keys = self._committed.table.keys_of_group(request.consumer_group)
         if not keys:
             return tell.Error(f"Consumer group '{request.consumer_group}' not found")
@@ -635,8 +663,23 @@ class Broker:
         return greet(request)
 
 
+GROUP = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9._-]{0,254}")
+
+
+def is_group(name: str) -> bool:
+    return GROUP.fullmatch(name) is not None and ".." not in name
+
+
+def bad_group(code: str, name: str) -> tell.Error:
+    return tell.Error(f"{code}: Invalid consumer group ID: {name}")
+
+
+def internal_topic(name: str) -> tell.Error:
+    return tell.Error(f"INVALID_TOPIC_NAME: topic '{name}' is the broker's own; choose another name")
+
+
 def is_internal(name: str) -> bool:
-    return name.startswith("__") or name == "_schemas"
+    return name.startswith("__")
 
 
 def _message(record: Any, partition: int) -> tell.MessageData:

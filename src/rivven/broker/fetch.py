@@ -21,6 +21,10 @@ Try = Callable[[bool], bool]
 """Answer if there is enough, or in any case when the argument is True; whether it answered."""
 
 
+def _answered(_: bool) -> bool:
+    return True
+
+
 class _Wait:
     __slots__ = ("attempt", "done", "logs")
 
@@ -77,7 +81,8 @@ class Waiting:
 
     def _forget(self, wait: _Wait) -> None:
         wait.done = True
-        for log in wait.logs:
+        logs, wait.logs, wait.attempt = wait.logs, [], _answered  # it stays in the heap, but keeps nothing alive
+        for log in logs:
             waits = self._by_log.get(log)
             if waits is not None:
                 waits.pop(wait, None)

@@ -33,7 +33,7 @@ class Reply:
 
 
 class Session:
-    __slots__ = ("address", "client_id", "connection", "muted_until_us", "owed", "user")
+    __slots__ = ("address", "client_id", "connection", "muted_until_us", "owed", "unsent_bytes", "user")
 
     def __init__(self, address: str = "") -> None:
         self.address = address
@@ -42,6 +42,8 @@ class Session:
         self.muted_until_us = 0
         """A client over its quota is not read from until then."""
         self.owed: deque[Reply] = deque()
+        self.unsent_bytes = 0
+        """About how much the fulfilled replies hold that have not left yet."""
         self.connection: object = None
         """Whatever the shell sends replies by."""
 

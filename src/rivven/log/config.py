@@ -7,6 +7,7 @@ names it and, for a slip of the keyboard, the nearest key there is.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -27,6 +28,8 @@ FOREVER = -1
 
 def _number(key: str, text: str, low: float, high: float, kind: type[int] | type[float] = int) -> Any:
     try:
+        if not re.fullmatch(r"-?[0-9.]+", text):  # Python's own idea of a number is wider
+            raise ValueError
         value = kind(text)
     except ValueError:
         raise InvalidConfig(key=key, reason=f"{text!r} is not a number") from None

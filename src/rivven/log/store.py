@@ -59,6 +59,8 @@ class StoreConfig:
     wal_file_bytes: int = WAL_FILE_BYTES
     wal_first_file_bytes: int = WAL_FIRST_FILE_BYTES
     wal_files_max: int = WAL_FILES_MAX
+    partitions_max: int = PARTITIONS_MAX
+    """Each holds a file open, so what a node can take depends on where it runs."""
 
 
 class Store:
@@ -215,8 +217,7 @@ class Store:
         TopicConfig.from_map(configs or {})
         if name in self._topics:
             raise TopicExists(topic=name)
-        if len(self._logs) + partitions > PARTITIONS_MAX:
-            raise InvalidTopic(topic=name, reason=f"a node holds at most {PARTITIONS_MAX} partitions")
+        self._check_room(name, partitions)
         if self._disk.exists(topic_files.topic_directory(name)):
             directory = topic_files.topic_directory(name)
             raise InvalidTopic(topic=name, reason=f"{directory} holds files of no known topic; move it away first")
@@ -224,6 +225,12 @@ class Store:
         self._save_topic(topic)
         self._open_partitions(topic)
         return topic
+
+    def _check_room(self, name: str, more: int) -> None:
+        most = self.config.partitions_max
+        if len(self._logs) + more > most:
+            reason = f"this node can hold {most} partitions and has {len(self._logs)}; allow it more open files"
+            raise InvalidTopic(topic=name, reason=reason)
 
     def _open_partitions(self, topic: Topic, old: Topic | None = None) -> None:
         """Make the partitions that a new or larger topic has and `old` had not. All of them or none."""
@@ -279,6 +286,7 @@ class Store:
         topic_files.check_partitions(name, partitions)
         if partitions <= old.partitions:
             raise InvalidTopic(topic=name, reason=f"it has {old.partitions} partitions and can only get more")
+        self._check_room(name, partitions - old.partitions)
         topic = Topic(name, old.id, partitions, old.created_ms, old.configs)
         self._save_topic(topic)
         self._open_partitions(topic, old)

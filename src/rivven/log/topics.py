@@ -63,8 +63,9 @@ class FoundTopics(NamedTuple):
 def check_name(name: str) -> None:
     if not name or len(name) > TOPIC_NAME_CHARS_MAX:
         raise InvalidTopic(topic=name[:40], reason=f"a name has 1 to {TOPIC_NAME_CHARS_MAX} characters")
-    if not NAME.fullmatch(name) or name in (".", ".."):
-        raise InvalidTopic(topic=name, reason="use letters, digits, '.', '_' and '-' only, but not '.' or '..'")
+    if not NAME.fullmatch(name) or name[0] in ".-" or ".." in name:
+        reason = "use letters, digits, '.', '_' and '-', beginning with a letter, a digit or '_', and no '..'"
+        raise InvalidTopic(topic=name, reason=reason)
 
 
 def check_partitions(name: str, partitions: int) -> None:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from collections import deque
 from typing import TYPE_CHECKING, cast
 
 from rivven.broker import Reply, Session
 from rivven.errors import Malformed
-from rivven.wire import Dialect, Format, decode_request, dialect_of, encode_response, refuse_oversized
+from rivven.wire import Dialect, Format, decode_request, dialect_of, encode_response
 from rivven.wire import requests as ask
 from rivven.wire import responses as tell
 
@@ -25,15 +26,24 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LARGE_FRAME_BYTES = 64 * 1024
+TURN_REQUESTS = 32
+"""So many requests of one connection are handled in a turn; then others have theirs."""
 OWED_MAX = 1000
-"""So many requests may be under way on one connection; further ones wait in the socket."""
+"""So many requests may be under way on one connection; further ones wait."""
+OWED_BYTES_MAX = 16 * 1024 * 1024
+"""So much may they hold; and so much may replies hold that have not left, before no more are asked for."""
+UNSENT_BYTES_MAX = 2 * 1024 * 1024
 WRITE_BUFFER_BYTES = 1024 * 1024
+PUBLISHES = (ask.Publish, ask.PublishBatch, ask.PublishRecords, ask.ProduceBatches)
 
 
 class Connection(asyncio.BufferedProtocol):
     __slots__ = (
+        "_ending",
         "_muted",
         "_node",
+        "_owed_bytes",
+        "_pending",
         "_reading_paused",
         "_receiver",
         "_seen_us",
@@ -52,6 +62,10 @@ class Connection(asyncio.BufferedProtocol):
         self._reading_paused = False
         self._writing_paused = False
         self._muted = False
+        self._ending = False
+        """Nothing more is read or handled; once the replies that are owed have left, the connection closes."""
+        self._pending: deque[tuple[memoryview, bytearray | None]] = deque()
+        self._owed_bytes = 0
         self._seen_us = node.now_us()
         self.address = ""
         self.session = Session()
@@ -76,9 +90,9 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         del exc
         self._transport = None
-        for reply in self.session.owed:
-            self._node.inflight_bytes -= reply.size_bytes
+        self._node.dropped(self.session.owed)
         self.session.owed.clear()
+        self._pending.clear()
         self._node.forget(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -86,21 +100,40 @@ class Connection(asyncio.BufferedProtocol):
         return self._receiver.buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        now_us = self._node.now_us()
-        large = False
         bodies = self._receiver.received(nbytes)
         if bodies:
-            self._seen_us = now_us  # a frame that trickles in does not count as a sign of life
-        for body, own in bodies:
-            large = large or len(body) >= LARGE_FRAME_BYTES
-            self._request(body, own, now_us)
-            if self._transport is None:
-                return
-        if self._receiver.oversized is not None:
-            self._refuse_oversized(self._receiver.oversized)
-        elif large or len(self.session.owed) > OWED_MAX:
-            self._pause_reading()
+            self._seen_us = self._node.now_us()  # a frame that trickles in does not count as a sign of life
+        self._pending.extend(bodies)
+        self._work()
+        if self._pending:  # what lies in the shared buffer must be kept before somebody else receives into it
+            self._pending = deque(
+                (body, own) if own is not None else (memoryview(bytearray(body)), None) for body, own in self._pending
+            )
+        if self._receiver.oversized is not None and not self._ending:
+            self._end_with(tell.Error(f"MESSAGE_TOO_LARGE: {self._receiver.oversized} bytes exceeds limit"))
         self._node.want_turn(self)
+
+    def _work(self) -> None:
+        """Handle requests that have arrived, as far as this turn and this connection's share allow."""
+        now_us = self._node.now_us()
+        left = TURN_REQUESTS
+        while self._pending and left and self._may_work():
+            body, own = self._pending.popleft()
+            left -= 1
+            if len(body) >= LARGE_FRAME_BYTES:
+                left = 0  # one bulk producer must not starve everybody
+            self._request(body, own, now_us)
+        if self._pending or not left:
+            self._pause_reading()
+
+    def _may_work(self) -> bool:
+        return (
+            self._transport is not None
+            and not (self._ending or self._muted or self._writing_paused)
+            and len(self.session.owed) <= OWED_MAX
+            and self._owed_bytes <= OWED_BYTES_MAX
+            and self.session.unsent_bytes <= UNSENT_BYTES_MAX
+        )
 
     def eof_received(self) -> bool:
         return False
@@ -111,7 +144,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._writing_paused = False
-        self.resume_reading()
+        self._node.want_turn(self)
 
     # Requests
 
@@ -130,22 +163,29 @@ class Connection(asyncio.BufferedProtocol):
         except Malformed as error:
             facts = error.facts
             form, correlation_id = facts.get("format", Format.POSTCARD), facts.get("correlation_id", 0)
-            reply = self.session.expect(correlation_id, form, now_us, 0)
-            reply.kind = "malformed"
-            reply.fulfil(tell.Error(f"INVALID_REQUEST: {facts['reason']}"))
+            self._answer(correlation_id, form, now_us, f"INVALID_REQUEST: {facts['reason']}")
+            return
+        publishes = isinstance(call.request, PUBLISHES)
+        if publishes and node.inflight_bytes + size_bytes > node.settings.max_inflight_bytes:
+            node.broker.stats.refused_full += 1
+            text = "BUFFER_FULL: Server publish buffer is full, retry later"
+            self._answer(call.correlation_id, call.format, now_us, text)
             return
         reply = self.session.expect(call.correlation_id, call.format, now_us, size_bytes)
         node.inflight_bytes += size_bytes
-        if node.inflight_bytes > node.settings.max_inflight_bytes:
-            node.broker.stats.refused_full += 1
-            reply.fulfil(tell.Error("BUFFER_FULL: Server publish buffer is full, retry later"))
-            return
+        self._owed_bytes += size_bytes
+        if own is not None:
+            node.lend(own, reply)
         if isinstance(call.request, ask.GetMetrics):
             node.answer_metrics(call.request.prefix, reply)  # the numbers are the node's, not the broker's
             return
         node.broker.handle(call.request, reply)
-        if own is not None:
-            node.lend(own, reply)
+
+    def _answer(self, correlation_id: int, form: Format, now_us: int, text: str) -> None:
+        """Refuse a request that never reached the broker, in its place in the row."""
+        reply = self.session.expect(correlation_id, form, now_us, 0)
+        reply.kind = "refused"
+        reply.fulfil(tell.Error(text))
 
     def _recognise(self, body: memoryview) -> bool:
         """Which dialect the first frame is in. Whether we speak it."""
@@ -159,20 +199,23 @@ class Connection(asyncio.BufferedProtocol):
     def _refuse_rate(self, body: memoryview, now_us: int) -> None:
         correlation_id = int.from_bytes(body[1:5], "big") if len(body) >= 5 else 0
         form = Format.PROTOBUF if len(body) and body[0] == 1 else Format.POSTCARD
-        reply = self.session.expect(correlation_id, form, now_us, 0)
-        reply.fulfil(tell.Error("RATE_LIMIT_EXCEEDED: Too many requests"))
+        self._answer(correlation_id, form, now_us, "RATE_LIMIT_EXCEEDED: Too many requests")
+        self._pending.clear()
+        self._ending = True
         self._pause_reading()
         self._node.close_later(self, 1.0)
 
-    def _refuse_oversized(self, length: int) -> None:
-        assert self._transport is not None
-        self._transport.writelines(refuse_oversized(length))
-        self._transport.close()
+    def _end_with(self, response: tell.Error) -> None:
+        """Say this after all that is owed, and close."""
+        self.session.expect(0, Format.POSTCARD, self._node.now_us(), 0).fulfil(response)
+        self._pending.clear()
+        self._ending = True
+        self._pause_reading()
 
     # Replies
 
     def send_ready(self) -> None:
-        """Send the replies that are ready, in order, and look whether reading may go on."""
+        """Send the replies that are ready, in order, and look whether work and reading may go on."""
         transport = self._transport
         if transport is None:
             return
@@ -181,8 +224,16 @@ class Connection(asyncio.BufferedProtocol):
             pieces: list[bytes | bytearray | memoryview] = []
             for reply in replies:
                 pieces += self._encoded(reply)
+                self._owed_bytes -= reply.size_bytes
+            self.session.unsent_bytes = 0  # from here on the transport counts them
             transport.writelines(pieces)
             self._node.sent(replies)
+        if self._ending and not self.session.owed and self._receiver.oversized is not None:
+            transport.close()
+            return
+        if self._pending and self._may_work():
+            self._work()
+            self._node.want_turn(self)
         self.resume_reading()
 
     @staticmethod
@@ -203,7 +254,7 @@ class Connection(asyncio.BufferedProtocol):
         """Read on, unless something still stands against it."""
         if not self._reading_paused or self._transport is None or self._transport.is_closing():
             return
-        if self._writing_paused or self._muted or len(self.session.owed) > OWED_MAX:
+        if self._pending or not self._may_work():
             return
         self._reading_paused = False
         self._transport.resume_reading()
@@ -215,7 +266,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def unmute(self) -> None:
         self._muted = False
-        self.resume_reading()
+        self._node.want_turn(self)
 
     @property
     def muted(self) -> bool:

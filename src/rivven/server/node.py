@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine
+import resource
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, cast
 
 from rivven.broker import Broker, BrokerConfig, Reply, Session
 from rivven.errors import RivvenError, SyncFailed
+from rivven.limits import PARTITIONS_MAX
 from rivven.log import Chore, Store, StoreConfig, SyncPolicy
 from rivven.system import SystemClock, SystemDisk, SystemEntropy
 from rivven.wire import responses as tell
@@ -33,6 +35,9 @@ LATENCY_BOUNDS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 
 SWEEP_S = 5.0
 DRAIN_S = 10.0
 CHORE_RETRY_S = 0.2
+RATES_MAX = 10_000
+FILES_RESERVED = 256
+"""Descriptors for what is neither a connection nor a partition."""
 
 
 class Node:
@@ -60,6 +65,7 @@ class Node:
         self._chores_wanted = asyncio.Event()
         self._chore_thread = ThreadPoolExecutor(1, thread_name_prefix="rivven-chores")
         self._server: asyncio.Server | None = None
+        self._connections_max = settings.max_total_connections
         self._failed: asyncio.Future[Any] | None = None
 
     # Start and stop
@@ -69,7 +75,12 @@ class Node:
         self._loop = asyncio.get_running_loop()
         self._failed = self._loop.create_future()
         settings = self.settings
-        config = StoreConfig(sync_policy=SyncPolicy.parse(settings.sync_policy))
+        files_max = raise_file_limit()
+        self._connections_max = min(settings.max_total_connections, files_max // 2)
+        config = StoreConfig(
+            sync_policy=SyncPolicy.parse(settings.sync_policy),
+            partitions_max=min(PARTITIONS_MAX, max(16, files_max // 2 - FILES_RESERVED)),
+        )
         self._server = await self._listen(settings.bind_host, settings.bind_port)
         self.store = Store(self._disk, self._clock, SystemEntropy(), config)
         self.broker = Broker(self.store, self._disk, self._clock, self._broker_config())
@@ -222,6 +233,12 @@ class Node:
             if self._lent and (buffer := self._lent.pop(reply, None)) is not None:
                 self.buffers.give(buffer)
 
+    def dropped(self, replies: Iterable[Reply]) -> None:
+        """Nobody is there any more to send these to."""
+        for reply in replies:
+            self.inflight_bytes -= reply.size_bytes
+            self._lent.pop(reply, None)
+
     def lend(self, buffer: bytearray, reply: Reply) -> None:
         """The request looks into this buffer; it goes back to the pool with the reply."""
         self._lent[reply] = buffer
@@ -247,7 +264,7 @@ class Node:
         address = connection.address
         here = self._by_address.get(address, 0)
         settings = self.settings
-        if len(self._connections) >= settings.max_total_connections or here >= settings.max_connections_per_ip:
+        if len(self._connections) >= self._connections_max or here >= settings.max_connections_per_ip:
             self.refused_total += 1
             return False
         self._connections[connection] = None
@@ -265,7 +282,6 @@ class Node:
             self._by_address[connection.address] = left
         else:
             del self._by_address[connection.address]
-            self._rates.pop(connection.address, None)
 
     def within_rate(self, address: str, now_us: int) -> bool:
         """One request more from this address: whether it is within the limit of requests per second."""
@@ -274,6 +290,8 @@ class Node:
             return True
         bucket = self._rates.get(address)
         if bucket is None:
+            if len(self._rates) >= RATES_MAX:
+                self._rates.clear()  # all start anew, rather than a table that grows with every address
             bucket = self._rates[address] = [float(rate), float(now_us)]
         bucket[0] = min(float(rate), bucket[0] + (now_us - bucket[1]) * rate / 1e6)
         bucket[1] = float(now_us)
@@ -328,3 +346,11 @@ class Node:
             for log in self.store.logs:
                 if (chore := self.store.begin_cleaning(log)) is not None:
                     await self._perform(chore)
+
+
+def raise_file_limit() -> int:
+    """How many files this process may have open, after asking for all that it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard if hard != resource.RLIM_INFINITY else 1 << 20
