@@ -46,7 +46,13 @@ async def serving(path: Path, **more: Any) -> AsyncIterator[Node]:
     try:
         yield node
     finally:
-        await node.stop()
+        await stop(node)
+
+
+async def stop(node: Node) -> None:
+    """Stop it, and see its sockets closed: a reply that nobody read holds one open beyond `Node.stop`."""
+    await node.stop()
+    await eventually(lambda: node.connections == 0)
 
 
 @contextlib.asynccontextmanager

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from serving import QUICK, Actor, address_of, connected, eventually, settings
+from serving import QUICK, Actor, address_of, connected, eventually, settings, stop
 
 import rivven
 from rivven import Closed, ConfigException, Message, Options, ServerException
@@ -232,7 +232,7 @@ def test_reading_goes_on_after_a_restart_of_the_server(tmp_path):
         await fill(client, 50)
         consumer = await client.consumer("t", group="g", batch_size=5, wait_ms=20)
         seen = [await anext(consumer) for _ in range(50)]
-        await node.stop()
+        await stop(node)
         waiting = asyncio.create_task(anext(consumer))
         node = Node(settings(tmp_path, port=port))
         await node.start()
@@ -242,7 +242,7 @@ def test_reading_goes_on_after_a_restart_of_the_server(tmp_path):
         await consumer.close()
         assert await client.get_offset("g", "t", 0) == 51
         await client.close()
-        await node.stop()
+        await stop(node)
 
     asyncio.run(play())
 

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from serving import QUICK, Actor, address_of, connected, eventually, settings, stored
+from serving import QUICK, Actor, address_of, connected, eventually, settings, stop, stored
 
 import rivven
 from rivven import BufferFull, Closed, ConfigException, Delivery, Message, Options, SerializationException
@@ -235,7 +235,7 @@ def test_records_survive_a_restart_of_the_server_in_the_middle(tmp_path):
                 on_delivery=lambda delivery, number=number: delivered.update({number: delivery.offset}),
             )
             if number in (1000, 2000):
-                await node.stop()
+                await stop(node)
                 node = Node(settings(tmp_path, port=port, sync_policy="every_write"))
                 await node.start()
         await producer.close()
@@ -248,7 +248,7 @@ def test_records_survive_a_restart_of_the_server_in_the_middle(tmp_path):
             first_seen = list(dict.fromkeys(int(m.value or b"") for m in messages if m.partition == partition))
             assert first_seen == sorted(first_seen)
         await client.close()
-        await node.stop()
+        await stop(node)
 
     asyncio.run(play())
 

@@ -90,6 +90,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         del exc
         self._transport = None
+        self._receiver.release()
         self._node.dropped(self.session.owed)
         self.session.owed.clear()
         self._pending.clear()
@@ -111,6 +112,8 @@ class Connection(asyncio.BufferedProtocol):
             )
         if self._receiver.oversized is not None and not self._ending:
             self._end_with(tell.Error(f"MESSAGE_TOO_LARGE: {self._receiver.oversized} bytes exceeds limit"))
+        elif self._receiver.full and not self._ending:
+            self._end_with(tell.Error("BUFFER_FULL: Server receive buffer is full, retry later"))
         self._node.want_turn(self)
 
     def _work(self) -> None:
@@ -228,7 +231,7 @@ class Connection(asyncio.BufferedProtocol):
             self.session.unsent_bytes = 0  # from here on the transport counts them
             transport.writelines(pieces)
             self._node.sent(replies)
-        if self._ending and not self.session.owed and self._receiver.oversized is not None:
+        if self._ending and not self.session.owed and (self._receiver.oversized is not None or self._receiver.full):
             transport.close()
             return
         if self._pending and self._may_work():

@@ -44,7 +44,7 @@ class Node:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.shared_buffer = memoryview(bytearray(SHARED_BYTES))
-        self.buffers = BufferPool()
+        self.buffers = BufferPool(receiving_bytes_max=settings.max_inflight_bytes)
         self.latency: dict[str, Histogram] = {}
         self.connections_total = 0
         self.refused_total = 0

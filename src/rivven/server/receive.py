@@ -17,6 +17,7 @@ LENGTH = struct.Struct(">I")
 SHARED_BYTES = 256 * KIB
 CLASSES = (512, 4 * KIB, 64 * KIB, 1 * MIB)
 POOL_BYTES_MAX = 64 * MIB
+RECEIVING_BYTES_MAX = 256 * MIB
 TRUSTED_BYTES = 1 * MIB
 """What a length alone may reserve; the buffer of a longer frame grows with what really arrives."""
 
@@ -24,6 +25,9 @@ TRUSTED_BYTES = 1 * MIB
 @dataclass(slots=True)
 class BufferPool:
     bytes_max: int = POOL_BYTES_MAX
+    receiving_bytes_max: int = RECEIVING_BYTES_MAX
+    """How much all frames together may hold that have not wholly arrived."""
+    receiving_bytes: int = 0
     hits: int = 0
     misses: int = 0
     held_bytes: int = 0
@@ -61,7 +65,17 @@ def _is_watched(buffer: bytearray) -> bool:
 class Receiver:
     """One connection's place in the stream: at a frame's begin, or inside one."""
 
-    __slots__ = ("_frame", "_frame_bytes", "_frame_bytes_max", "_got", "_pool", "_shared", "oversized")
+    __slots__ = (
+        "_frame",
+        "_frame_bytes",
+        "_frame_bytes_max",
+        "_got",
+        "_pool",
+        "_reserved",
+        "_shared",
+        "full",
+        "oversized",
+    )
 
     def __init__(self, shared: memoryview, pool: BufferPool, frame_bytes_max: int) -> None:
         self._shared = shared
@@ -70,31 +84,48 @@ class Receiver:
         self._frame: bytearray | None = None  # a frame that has begun, from its length on
         self._frame_bytes = 0  # its whole length, once known, with the length itself
         self._got = 0
+        self._reserved = 0
         self.oversized: int | None = None
         """A length above the limit: say so, and close."""
+        self.full = False
+        """There is no room for the rest of a frame while so many others are on their way: say so, and close."""
 
-    @property
-    def inside(self) -> bool:
-        """Whether part of a frame has arrived."""
-        return self._frame is not None
+    def _reserve(self, length_bytes: int) -> bool:
+        """Count the buffer of a frame that has begun towards what all of them may hold; False if that is too much."""
+        pool = self._pool
+        if pool.receiving_bytes + length_bytes - self._reserved > pool.receiving_bytes_max:
+            self.full = True
+            return False
+        pool.receiving_bytes += length_bytes - self._reserved
+        self._reserved = length_bytes
+        return True
+
+    def release(self) -> None:
+        """The frame that had begun is whole, or will never be."""
+        self._pool.receiving_bytes -= self._reserved
+        self._reserved = 0
 
     def buffer(self) -> memoryview:
-        if self._frame is None:
-            return self._shared
-        if self._got == len(self._frame):
+        if self._frame is not None and self._got == len(self._frame):
             self._grow()
+        if self._frame is None or self.full:  # in the second case nobody will look at it
+            return self._shared
         wanted = self._frame_bytes or LENGTH.size
         return memoryview(self._frame)[self._got : min(wanted, len(self._frame))]
 
     def _grow(self) -> None:
         assert self._frame is not None
-        larger = bytearray(min(self._frame_bytes, 4 * len(self._frame)))
-        larger[: self._got] = self._frame
-        self._frame = larger
+        length_bytes = min(self._frame_bytes, 4 * len(self._frame))
+        if self._reserve(length_bytes):
+            larger = bytearray(length_bytes)
+            larger[: self._got] = self._frame
+            self._frame = larger
 
     def received(self, count: int) -> list[tuple[memoryview, bytearray | None]]:
         """The frames' bodies that are whole now. Those with a buffer are theirs to keep; the others lie in the
         shared buffer and must be used up before anything else is received."""
+        if self.full:
+            return []
         if self._frame is not None:
             return self._more(count)
         return self._split(self._shared[:count])
@@ -108,6 +139,7 @@ class Receiver:
         if self._got < self._frame_bytes:
             return []
         self._frame = None
+        self.release()
         body = memoryview(frame)[LENGTH.size : self._frame_bytes]
         return [(body, frame)]
 
@@ -119,7 +151,10 @@ class Receiver:
             return False
         self._frame_bytes = LENGTH.size + length
         if self._frame_bytes > len(frame):
-            larger = self._pool.take(min(self._frame_bytes, TRUSTED_BYTES))
+            wanted = min(self._frame_bytes, TRUSTED_BYTES)
+            if not self._reserve(wanted):
+                return False
+            larger = self._pool.take(wanted)
             larger[: self._got] = frame[: self._got]
             self._pool.give(frame)
             self._frame = larger
@@ -145,6 +180,9 @@ class Receiver:
     def _begin(self, rest: memoryview) -> None:
         known = len(rest) >= LENGTH.size
         self._frame_bytes = LENGTH.size + LENGTH.unpack_from(rest)[0] if known else 0
-        self._frame = self._pool.take(min(max(self._frame_bytes, len(rest), LENGTH.size), TRUSTED_BYTES))
+        wanted = min(max(self._frame_bytes, len(rest), LENGTH.size), TRUSTED_BYTES)
+        if not self._reserve(wanted):
+            return
+        self._frame = self._pool.take(wanted)
         self._frame[: len(rest)] = rest
         self._got = len(rest)
