@@ -50,8 +50,15 @@ async def serving(path: Path, **more: Any) -> AsyncIterator[Node]:
 
 
 async def stop(node: Node) -> None:
-    """Stop it, and see its sockets closed: a reply that nobody read holds one open beyond `Node.stop`."""
+    """Stop it, and see its sockets closed.
+
+    A reply that nobody read holds one open beyond `Node.stop`, and whoever was being accepted just then comes late.
+    """
     await node.stop()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    for connection in list(node._connections):
+        connection.close()
     await eventually(lambda: node.connections == 0)
 
 

@@ -234,6 +234,7 @@ class Producer(_Blocking[shell_producer.Producer]):
         self._acquire, self._release = self._lock.acquire, self._lock.release
         self._room = threading.Condition(self._lock)
         self._must_wait = False
+        self._waiters = 0
         self._closed = False
         self._outbox = inner._outbox
         self._add = inner._outbox.add
@@ -331,15 +332,19 @@ class Producer(_Blocking[shell_producer.Producer]):
 
     def _wait_for_room(self) -> None:
         """Called with the lock held."""
-        while not self._closed and self._outbox.is_full:
-            self._wake()
-            self._room.wait()
+        self._waiters += 1
+        try:
+            while not self._closed and self._outbox.is_full:
+                self._wake()
+                self._room.wait()
+        finally:
+            self._waiters -= 1
         if self._closed:
             raise Closed(what="producer")
         self._must_wait = False
 
     def _tell_room(self) -> None:
-        if self._must_wait:
+        if self._waiters:
             with self._lock:
                 self._room.notify_all()
 

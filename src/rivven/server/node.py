@@ -34,6 +34,7 @@ logger = logging.getLogger(__name__)
 LATENCY_BOUNDS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5, 30)
 SWEEP_S = 5.0
 DRAIN_S = 10.0
+CLOSE_S = 1.0
 CHORE_RETRY_S = 0.2
 RATES_MAX = 10_000
 FILES_RESERVED = 256
@@ -86,12 +87,12 @@ class Node:
         self.broker = Broker(self.store, self._disk, self._clock, self._broker_config())
         if self.store.fileno() >= 0:
             self._loop.add_reader(self.store.fileno(), self._on_committed)
-        await self._server.start_serving()
         self._spawn(self._chores_forever())
         self._spawn(self._sweep_forever())
         self._spawn(self._clean_forever())
         self.started_us = self.now_us()
         self.ready = True
+        await self._server.start_serving()
 
     def _broker_config(self) -> BrokerConfig:
         settings = self.settings
@@ -143,8 +144,7 @@ class Node:
                 while any(connection.session.owed for connection in self._connections):
                     self.want_turn()
                     await asyncio.sleep(0.01)
-        for connection in list(self._connections):
-            connection.close()
+        await self._close_connections()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -153,6 +153,17 @@ class Node:
             self._loop.remove_reader(self.store.fileno())
             self.store.close()
         self._disk.close()
+
+    async def _close_connections(self) -> None:
+        for connection in list(self._connections):
+            connection.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_S):
+                while self._connections:
+                    await asyncio.sleep(0.005)
+        for connection in list(self._connections):
+            connection.abort()  # they do not take what they are still owed
+        await asyncio.sleep(0.01)  # whoever was accepted at the last moment is turned away now
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
@@ -264,7 +275,11 @@ class Node:
         address = connection.address
         here = self._by_address.get(address, 0)
         settings = self.settings
-        if len(self._connections) >= self._connections_max or here >= settings.max_connections_per_ip:
+        if (
+            not self.ready
+            or len(self._connections) >= self._connections_max
+            or here >= settings.max_connections_per_ip
+        ):
             self.refused_total += 1
             return False
         self._connections[connection] = None
