@@ -216,6 +216,8 @@ def test_a_text_is_refused_where_it_is_handed_over(tmp_path):
     asyncio.run(play())
 
 
+# asyncio of Python 3.11 drops a connection unclosed that it accepts in the moment its server is closed
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_records_survive_a_restart_of_the_server_in_the_middle(tmp_path):
     """No loss and no reordering. Duplicates may be, since an answer that was lost cannot be told from a request that
     was: producers are not idempotent yet."""
@@ -235,6 +237,8 @@ def test_records_survive_a_restart_of_the_server_in_the_middle(tmp_path):
                 on_delivery=lambda delivery, number=number: delivered.update({number: delivery.offset}),
             )
             if number in (1000, 2000):
+                # asyncio of 3.11 forgets a socket that it accepts in the very turn in which its server is closed
+                await eventually(lambda: producer._channel.current is not None)
                 await stop(node)
                 node = Node(settings(tmp_path, port=port, sync_policy="every_write"))
                 await node.start()
