@@ -295,7 +295,7 @@ def test_the_first_look_does_what_it_shows(tmp_path: Path) -> None:
     blocks = FENCE.findall(page[page.index("## A first look") :])
     (example,) = [body for language, _, body in blocks if language == "python"]
     printed, verified = [body for language, _, body in blocks if language == "text"]
-    (typed,) = [body for language, _, body in blocks if language == "console"]
+    typed = next(body for language, _, body in blocks if language == "console")
     assert run([sys.executable, "-c", example], tmp_path) == printed
     dump, verify = [line.removeprefix("$ rivven ").split() for line in typed.splitlines()]
     rivven = [sys.executable, "-m", "rivven.cli.main"]
