@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import doctest
 import inspect
 import pickle
+import textwrap
 from typing import Any
 
 import pytest
+from serving import connected, served
 
 import rivven
 from rivven.client import options, scram, values
@@ -119,6 +122,42 @@ def test_the_examples_run(module):
     found = doctest.testmod(module)
     assert found.attempted > 0
     assert found.failed == 0
+
+
+def example_of(thing: Any) -> str:
+    """The indented part of a docstring."""
+    lines = (inspect.getdoc(thing) or "").splitlines()
+    found = textwrap.dedent("\n".join(line for line in lines if line.startswith("    ")))
+    assert found
+    return found
+
+
+@pytest.mark.parametrize(
+    "thing", [rivven, rivven.connect, rivven.Producer, rivven.Consumer], ids=lambda t: t.__name__
+)
+def test_the_examples_with_a_server_run(tmp_path, capsys, thing):
+    async def play():
+        async with connected(tmp_path) as client:
+            await client.create_topic("orders", 1)
+            for value in (b"first", b"last"):
+                await client.publish("orders", value)
+            text = example_of(thing).replace("localhost:9092", str(client._cluster._roster.addresses[0]))
+            names: dict[str, Any] = {"client": client, "rivven": rivven}
+            body = textwrap.indent(text + "\nreturn locals()", "    ")
+            exec(f"async def example(client=client):\n{body}", names)
+            made = await names["example"]()
+            for name in ("producer", "consumer", "client"):
+                if name in made:
+                    await made[name].close()
+
+    asyncio.run(play())
+    assert capsys.readouterr().out == ("0 b'first'\n1 b'last'\n" if thing is rivven.Consumer else "")
+
+
+def test_the_blocking_example_runs(tmp_path, capsys):
+    with served(tmp_path) as address:
+        exec(example_of(rivven.blocking).replace("localhost:9092", address), {"rivven": rivven})
+    assert "Message(value=b'paid'" in capsys.readouterr().out
 
 
 def test_names_that_are_not_there_are_told_as_usual():

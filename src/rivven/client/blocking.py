@@ -7,6 +7,9 @@ and consumers may be shared between threads, but a consumer's messages then go t
     client = rivven.blocking.connect("localhost:9092")
     with client.producer("orders") as producer:
         producer.put(b"paid", key=b"42")
+    with client.consumer("orders", partition=None) as consumer:
+        print(consumer.fetch())
+    client.close()
 """
 
 from __future__ import annotations

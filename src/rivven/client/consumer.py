@@ -38,6 +38,9 @@ class Consumer:
         consumer = await client.consumer("orders", group="billing")
         async for message in consumer:
             print(message.offset, message.value)
+            if message.value == b"last":
+                break
+        await consumer.close()
 
     With a group, offsets are committed as reading goes on: what was handed out counts as done when the next is
     asked for, and at `close`. `auto_commit=False` leaves it to `commit`.

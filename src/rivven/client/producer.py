@@ -46,8 +46,8 @@ class Producer:
 
         producer = await client.producer("orders", linger_ms=20, compression="zstd")
         offset = await producer.send(b"paid", key=b"42", headers=[("source", b"web")])
-        for order in orders:
-            await producer.put(order.encode(), key=order.id)
+        for number in range(1000):
+            await producer.put(b"order %d" % number, key=b"%d" % number)
         await producer.flush()
         await producer.close()
     """

@@ -156,8 +156,8 @@ class BlockingStore:
                 chores = self.store.chores()
                 if not chores:
                     self._chore_due.wait(timeout=1)
-                for chore in chores:
-                    self._perform(chore)
+                while chores:
+                    self._perform(chores.pop(0))  # and let go of it: a chore holds files open
 
     def _perform(self, chore: Chore) -> None:
         following = [chore]

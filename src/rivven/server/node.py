@@ -322,8 +322,9 @@ class Node:
 
     async def _chores_forever(self) -> None:
         while True:
-            for chore in self.store.chores():
-                await self._perform(chore)
+            chores = self.store.chores()
+            while chores:
+                await self._perform(chores.pop(0))  # and let go of it: a chore holds files open
             self._chores_wanted.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(1):
