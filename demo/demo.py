@@ -178,7 +178,7 @@ def show_summary(
         Panel(table, title="one process killed, nothing lost" if lost == 0 else "RECORDS LOST", expand=False)
     )
     console.print(
-        "look inside: [bold].venv/bin/python demo/demo.py --keep data[/] and then [bold]rivven log verify data[/]"
+        "look inside: [bold]make demo ARGS='--keep data'[/] and then [bold].venv/bin/rivven log verify data[/]"
     )
 
 

@@ -27,9 +27,11 @@ R = TypeVar("R", bound=Response)
 async def connect(address: str | Sequence[str], *, options: Options | None = None) -> RivvenClient:
     """Connect to the first server that answers, of one or several as `host:port`.
 
-    client = await rivven.connect("localhost:9092")
-    await client.ping()
-    await client.close()
+        client = await rivven.connect("localhost:9092")
+        await client.ping()
+        await client.close()
+
+    A list is tried in its order, now and whenever the connection has to be made anew.
     """
     return await _connected(make_cluster(address, options))
 

@@ -214,13 +214,21 @@ class Outbox:
         This is the path of every single record: keep it short. Bytes are counted, and the bound on them is looked
         at, whenever a batch has grown by `batch_bytes`.
         """
-        if key is None and partition is None and not headers and type(value) is bytes:
-            lane = self._sticky
-            if lane is not None and (after_bytes := lane.size_bytes + len(value) + RECORD_OVERHEAD_BYTES) < lane.mark:
+        lane: Lane | None
+        lanes = self._lanes
+        if partition is None and not headers and type(value) is bytes and lanes:
+            if key is None:
+                lane, size_bytes = self._sticky, len(value) + RECORD_OVERHEAD_BYTES
+            elif type(key) is bytes:
+                lane = lanes[(murmur2(key) & 0x7FFFFFFF) % len(lanes)]  # `partition_for_key`, without the call
+                size_bytes = len(value) + len(key) + RECORD_OVERHEAD_BYTES
+            else:
+                lane, size_bytes = None, 0
+            if lane is not None and (after_bytes := lane.size_bytes + size_bytes) < lane.mark:
                 lane.size_bytes = after_bytes
                 if watcher is not None:
                     lane.watchers.append((len(lane.rows), 1, watcher))
-                lane.rows.append((timestamp_ms, None, value, ()))
+                lane.rows.append((timestamp_ms, key, value, ()))
                 return False
         if type(value) is bytes:
             size_bytes = len(value) + RECORD_OVERHEAD_BYTES
@@ -235,7 +243,6 @@ class Outbox:
         if headers:
             headers, headers_bytes = checked_headers(headers)
             size_bytes += headers_bytes
-        lanes = self._lanes
         if not lanes or size_bytes > RECORD_BYTES_MAX:
             row = (timestamp_ms, key, value, headers)
             return self._add_unplaced(Unplaced(row, partition, size_bytes, watcher, self._clock_ms()))
@@ -244,14 +251,13 @@ class Outbox:
                 raise ConfigException(reason=f"no partition {partition} in {self.topic}: there are {len(lanes)}")
             lane = lanes[partition]
         elif key is not None:
-            lane = lanes[(murmur2(key) & 0x7FFFFFFF) % len(lanes)]  # `partition_for_key`, without the call
+            lane = lanes[(murmur2(key) & 0x7FFFFFFF) % len(lanes)]
         else:
             lane = self._sticky
         assert lane is not None, "one is sticky where there are any"
-        after_bytes = lane.size_bytes + size_bytes
-        if after_bytes >= lane.mark:
+        if lane.size_bytes + size_bytes >= lane.mark:
             return self._add_slowly(lane, (timestamp_ms, key, value, headers), size_bytes, watcher)
-        lane.size_bytes = after_bytes
+        lane.size_bytes += size_bytes
         if watcher is not None:
             lane.watchers.append((len(lane.rows), 1, watcher))
         lane.rows.append((timestamp_ms, key, value, headers))
