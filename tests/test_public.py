@@ -4,7 +4,6 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from types import ModuleType
 
 import rivven
 from rivven import errors
@@ -18,10 +17,14 @@ def test_every_listed_name_exists():
 
 
 def test_every_public_name_is_listed():
-    public = {
-        name for name, value in vars(rivven).items() if not name.startswith("_") and not isinstance(value, ModuleType)
-    }
+    public = {name for name in dir(rivven) if not name.startswith("_")} - {"blocking"}  # which is a module
     assert public == set(rivven.__all__)
+
+
+def test_the_blocking_client_is_a_module_of_its_own():
+    code = "import rivven.blocking; print(rivven.blocking.connect.__name__)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert found.stdout.split() == ["connect"]
 
 
 def test_names_are_listed_once():

@@ -36,6 +36,7 @@ MAY_IMPORT = {
     "connect": "client schema spark",
     "cli": "client schema log record",
     "__init__": "client record",
+    "blocking": "client",
     "sim": "broker client log raft wire record",
     # The shared nouns, and the real doors: they know one another and nothing else.
     "model": "",
