@@ -101,18 +101,26 @@ class Commit(Generic[T]):
         `force` makes it due; `sync` asks for a sync whatever the policy says."""
         if self._under_way is not None or not self._waiting or not (force or self._due(now_us)):
             return None
-        writes: list[T] = []
-        size_bytes = 0
-        while self._waiting and len(writes) < self._limits.group_writes:
-            write, write_bytes, _ = self._waiting[0]
-            if writes and size_bytes + write_bytes > self._limits.group_bytes:
-                break
-            self._waiting.popleft()
-            writes.append(write)
-            size_bytes += write_bytes
+        writes, size_bytes = self._take_writes()
         sync = sync or 0 < self._policy.writes <= self._unsynced_writes + len(writes)
         self._under_way = Group(writes, size_bytes, sync)
         return self._under_way
+
+    def _take_writes(self) -> tuple[list[T], int]:
+        waiting, limits = self._waiting, self._limits
+        if len(waiting) <= limits.group_writes and self.waiting_bytes <= limits.group_bytes:
+            writes = [write for write, _, _ in waiting]  # nothing is under way, so these are all the bytes
+            waiting.clear()
+            return writes, self.waiting_bytes
+        writes, size_bytes = [], 0
+        while waiting and len(writes) < limits.group_writes:
+            write, write_bytes, _ = waiting[0]
+            if writes and size_bytes + write_bytes > limits.group_bytes:
+                break
+            waiting.popleft()
+            writes.append(write)
+            size_bytes += write_bytes
+        return writes, size_bytes
 
     def _due(self, now_us: int) -> bool:
         return (

@@ -174,11 +174,9 @@ class Journal:
             return []
         group = self._commit.done()
         self._wal.wrote(len(group.writes), completion)
-        moved: dict[Log, None] = {}
-        for log, upto, _, _ in group.writes:
-            if upto is not None:
-                log.advance(upto)
-                moved[log] = None
+        moved = {log: upto for log, upto, _, _ in group.writes if upto is not None}  # the last of each log counts
+        for log, upto in moved.items():
+            log.advance(upto)
         return list(moved)
 
     def _failed(self, error: OSError, *, in_sync: bool) -> None:
