@@ -184,7 +184,7 @@ def reading(root: str, *, quick: bool) -> Result:
 
 
 def recovery(root: str, *, quick: bool) -> list[Result]:
-    """Start after a kill and after a clean end with 1,000 partitions, 10 GB on disk (1 GB with --quick)."""
+    """Start with 1,000 partitions and 10 GB on disk (1 GB with --quick), after a bad end and after a good one."""
     total_bytes = (1024 if quick else 10 * 1024) * MIB
     if shutil.disk_usage(root).free < 2 * total_bytes:
         return [{"bench": "recovery", "note": "left out: not enough room on this disk"}]
@@ -205,7 +205,7 @@ def recovery(root: str, *, quick: bool) -> list[Result]:
     store.flush()
     store.abandon()  # as a kill leaves it: no checkpoint, no mark
     results = []
-    for name in ("after a kill", "after a clean end"):
+    for name in ("after a stop without a checkpoint", "after a clean end"):
         begun = time.perf_counter()
         store = Store(disk, SystemClock(), SystemEntropy(), StoreConfig())
         passed = time.perf_counter() - begun

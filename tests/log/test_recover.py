@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 
 from rivven.limits import KIB
 from rivven.log import Store
-from rivven.record import HEADER_BYTES, Record, parse_header, walk
+from rivven.record import HEADER_BYTES, Record, decode, parse_header, walk
 from rivven.sim import Halted, SimClock, SimEntropy
 
 Original = dict[tuple[str, int], dict[int, Record]]
@@ -337,3 +337,20 @@ def test_damage_does_not_keep_a_store_without_snapshots_from_opening(place):
             world = open_copy(files)
             world.disk.flip(path, start + place, 5)
             judge(world, original)
+
+
+@pytest.mark.parametrize("policy", ["every_write", "none"])
+def test_what_is_appended_behind_a_gap_survives_a_kill(policy):
+    world = new_world(policy=policy)
+    for value in (b"a", b"b", b"c"):
+        world.write(value)
+    world.end("close")
+    path = next(name for name in world.disk.snapshot() if name.endswith(".log"))
+    world.disk.cut(path, 70)  # all but the first batch is lost
+    world.open()
+    assert not world.store.recovery.intact
+    behind = world.write(b"behind the gap")
+    assert behind.base_offset == 3, "offsets that were acknowledged are not given out again"
+    world.reopen("kill")
+    data = world.log().read(3, bytes_max=1000)
+    assert [record.value for record in decode(data)] == [b"behind the gap"]

@@ -526,6 +526,7 @@ class Broker:
                 configs.pop(entry.key, None)
             else:
                 configs[entry.key] = entry.value
+        # A key that nobody knows is a mistake even where it is only to be reset.
         TopicConfig.from_map({entry.key: entry.value or "0" for entry in request.configs if entry.key not in KEYS})
         self.store.configure(request.topic, configs)
         return tell.TopicConfigAltered(request.topic, len(request.configs))

@@ -51,14 +51,6 @@ class Offsets:
     def keys_of_group(self, group: str) -> list[OffsetKey]:
         return [OffsetKey(group, topic, partition) for topic, partition in self._by_group.get(group, {})]
 
-    def keys_of_topic(self, topic: str) -> list[OffsetKey]:
-        return [
-            OffsetKey(group, name, partition)
-            for group, offsets in self._by_group.items()
-            for name, partition in offsets
-            if name == topic
-        ]
-
     def apply(self, key: OffsetKey, committed: CommittedOffset | None) -> None:
         """A commit took effect; None takes the offset away."""
         if committed is not None:
