@@ -15,6 +15,7 @@ from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from libc.errno cimport EINTR, errno
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.string cimport memset
+from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 from posix.unistd cimport close as close_fd, getpid
 
 
@@ -31,6 +32,15 @@ cdef extern from "<sys/uio.h>" nogil:
     struct iovec:
         void *iov_base
         size_t iov_len
+
+
+cdef extern from "<unistd.h>" nogil:
+    ssize_t pwrite(int fd, const void *data, size_t length, int64_t position)
+
+
+# A small write to the page cache is over sooner than the GIL is given up and taken back.
+cdef enum:
+    KEEP_GIL_BYTES_MAX = 16384
 
 
 cdef extern from "_disk.h" nogil:
@@ -86,6 +96,39 @@ cdef object _os_error(int code, str path=None):
     if path is None:
         return OSError(code, os.strerror(code))
     return OSError(code, os.strerror(code), path)
+
+
+cdef class FileWriter:
+    """The one call of a file that every append makes. What is short of a whole write is `system`'s affair."""
+
+    cdef public int _fd
+    cdef public bint _read_only
+
+    def write(self, data, int64_t position):
+        cdef Py_buffer view
+        cdef ssize_t written
+        if self._read_only:
+            self._refuse_if_read_only()
+        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+        if view.len <= KEEP_GIL_BYTES_MAX:
+            written = pwrite(self._fd, view.buf, <size_t>view.len, position)
+        else:
+            with nogil:
+                written = pwrite(self._fd, view.buf, <size_t>view.len, position)
+        cdef bint whole = written == view.len
+        PyBuffer_Release(&view)
+        if not whole:
+            self._write_rest(data, position)
+
+
+cdef class SystemClock:
+    def now_ms(self):
+        cdef timespec now
+        clock_gettime(CLOCK_REALTIME, &now)
+        return <int64_t>now.tv_sec * 1000 + now.tv_nsec // 1000000
+
+    def now_us(self):
+        return rv_now_us()
 
 
 cdef class _Base:

@@ -45,10 +45,46 @@ SYNCS_FOR_POOL_MIN: Final = 4
 _fdatasync: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
 
 
-class SystemFile:
+class PureFileWriter:
+    """The one call of a file that every append makes, so it has a native twin."""
+
+    __slots__ = ("_fd", "_read_only")
+    _fd: int
+    _read_only: bool
+
+    def write(self, data: Buffer, position: int) -> None:
+        if self._read_only:
+            self._refuse_if_read_only()
+        if os.pwrite(self._fd, data, position) != len(data):
+            self._write_rest(data, position)
+
+    def _refuse_if_read_only(self) -> None:
+        raise NotImplementedError
+
+    def _write_rest(self, data: Buffer, position: int) -> None:
+        raise NotImplementedError
+
+
+class PureClock:
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def now_us(self) -> int:
+        return time.monotonic_ns() // 1000
+
+
+FileWriter = PureFileWriter
+SystemClock = PureClock
+
+if not TYPE_CHECKING and os.environ.get("RIVVEN_PURE", "0") in ("", "0"):
+    with suppress(ImportError):
+        from rivven._disk import FileWriter, SystemClock  # noqa: F401
+
+
+class SystemFile(FileWriter):
     """An open file of a `SystemDisk`. Once closed, every use of it fails with EBADF."""
 
-    __slots__ = ("_fd", "_path", "_read_only")
+    __slots__ = ("_path",)
 
     def __init__(self, fd: int, path: str, *, read_only: bool) -> None:
         self._fd = fd
@@ -84,11 +120,8 @@ class SystemFile:
             found_bytes += len(data)
         return b"".join(parts)
 
-    def write(self, data: Buffer, position: int) -> None:
-        if self._read_only:
-            raise _read_only_error(self._path)
-        if os.pwrite(self._fd, data, position) != len(data):
-            _pwrite_all(self._fd, data, position)  # from the start: it is rare, and writing twice is harmless
+    def _write_rest(self, data: Buffer, position: int) -> None:
+        _pwrite_all(self._fd, data, position)  # from the start: it is rare, and writing twice is harmless
 
     def sync(self) -> None:
         _fdatasync(self._fd)
@@ -637,14 +670,6 @@ class UringBatch(_Batch):
 
 
 # The clock, and chance
-
-
-class SystemClock:
-    def now_ms(self) -> int:
-        return time.time_ns() // 1_000_000
-
-    def now_us(self) -> int:
-        return time.monotonic_ns() // 1000
 
 
 class SystemEntropy:

@@ -218,6 +218,18 @@ def test_an_offset_for_a_timestamp_is_that_of_a_linear_search(batches, asked_ms,
     stamps = [at for timestamps in batches for at in timestamps]
     expected = next(((o, at) for o, at in enumerate(stamps) if at >= asked_ms and o >= start), None)
     assert log.offset_for_timestamp(asked_ms) == expected
+    visible = list(enumerate(stamps))[start:]
+    assert log.newest() == max(visible, key=lambda each: (each[1], -each[0]), default=None)
+
+
+def test_the_newest_record_is_the_newest_that_can_be_seen():
+    world = new_world()
+    assert world.log().newest() is None
+    world.write(b"a", timestamp_ms=10)
+    world.put(batch_of(b"b", timestamp_ms=20))
+    assert world.log().newest() == (0, 10)
+    world.store.flush()
+    assert world.log().newest() == (1, 20)
 
 
 def test_a_record_that_is_not_durable_has_no_timestamp_yet():

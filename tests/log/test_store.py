@@ -419,3 +419,17 @@ def test_no_history_loses_what_was_durable(steps, seed):
             del put[world.log().end :]
         assert values_of(world.log()) == put[: world.log().high_watermark]
     assert world.log().end == len(put)
+
+
+def test_a_topic_is_found_by_its_id_until_it_is_deleted():
+    store = new_world().store
+    made = store.create_topic("found", 1)
+    assert store.topic_of_id(made.id_bytes) == made
+    assert store.topic_of_id(bytes(16)) is None
+    store.add_partitions("found", 3)
+    assert store.topic_of_id(made.id_bytes).partitions == 3
+    store.delete_topic("found")
+    assert store.topic_of_id(made.id_bytes) is None
+    again = store.create_topic("found", 1)
+    assert again.id_bytes != made.id_bytes
+    assert store.topic_of_id(again.id_bytes) == again

@@ -64,13 +64,23 @@ def test_small_batches_go_with_the_bytes_around_them():
     assert len(encode_response(fetched(b"a" * 512, b"b"), 7)) == 1
 
 
-def test_batches_that_came_in_are_views_into_the_frame_that_can_be_patched():
-    batches = requests.PartitionBatches(0, bytes(2000))
+def test_small_batches_that_came_in_do_not_change_with_the_buffer_they_came_in():
+    batches = requests.PartitionBatches(0, bytes(100))
+    request = requests.ProduceBatches(-1, 1000, (requests.TopicBatches("t", (batches,)),))
+    body = bytearray(b"".join(encode_request(request, 7)))[4:]
+    received = decode_request(memoryview(body)).request.topics[0].partitions[0].batches
+    body[:] = b"\xff" * len(body)  # the next client's bytes
+    assert received == bytes(100)
+    received[0] = 1  # and they can be patched
+
+
+def test_large_batches_that_came_in_are_views_into_the_frame_that_can_be_patched():
+    batches = requests.PartitionBatches(0, bytes(5000))
     request = requests.ProduceBatches(-1, 1000, (requests.TopicBatches("t", (batches,)),))
     (body,) = Splitter().feed(b"".join(encode_request(request, 7)))
     received = decode_request(body).request.topics[0].partitions[0].batches
     received[0] = 0xFF
-    assert body[-2000:] == b"\xff" + bytes(1999)
+    assert body[-5001:-1] == b"\xff" + bytes(4999)  # the last byte says that there is no transaction
 
 
 def test_a_large_publish_is_read_from_a_view_alike():

@@ -9,7 +9,7 @@ Invariant: at most one group is under way; writes leave in the order they came.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from rivven.errors import InvalidConfig, Overloaded
@@ -50,27 +50,29 @@ class CommitLimits:
     eager: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Group(Generic[T]):
     """Writes that go to the disk together; `sync` says whether a sync follows them."""
 
-    writes: list[T]
-    size_bytes: int
-    sync: bool
+    begun_us: int
+    writes: list[T] = field(default_factory=list)
+    size_bytes: int = 0
+    sync: bool = False
 
 
 class Commit(Generic[T]):
     def __init__(self, policy: SyncPolicy, limits: CommitLimits | None = None) -> None:
         self._policy = policy
         self._limits = limits or CommitLimits()
-        self._waiting: deque[tuple[T, int, int]] = deque()
+        self.groups: deque[Group[T]] = deque()
+        """Those that wait, oldest first; the last one still takes writes."""
         self._under_way: Group[T] | None = None
         self._unsynced_writes = 0
         self.waiting_bytes = 0
 
     def __len__(self) -> int:
         """How many writes are neither done nor under way."""
-        return len(self._waiting)
+        return sum(len(group.writes) for group in self.groups)
 
     @property
     def busy(self) -> bool:
@@ -82,52 +84,46 @@ class Commit(Generic[T]):
             raise Overloaded(waiting_bytes=self.waiting_bytes, retry_ms=max(1, self._limits.window_us // 1000))
 
     def add(self, write: T, size_bytes: int, now_us: int) -> None:
-        self._waiting.append((write, size_bytes, now_us))
+        """`now_us` counts only where this write begins a group: others are older."""
+        groups, limits = self.groups, self._limits
+        group = groups[-1] if groups else None
+        if (
+            group is None
+            or group.size_bytes + size_bytes > limits.group_bytes
+            or len(group.writes) >= limits.group_writes
+        ):
+            group = Group(now_us)
+            groups.append(group)
+        group.writes.append(write)
+        group.size_bytes += size_bytes
         self.waiting_bytes += size_bytes
 
     def due_us(self) -> int | None:
         """When `take` will have something at the latest, if the disk is idle by then; None if it has it now."""
-        if not self._waiting or self._limits.eager:
+        if not self.groups or self._limits.eager:
             return None
-        return self._waiting[0][2] + self._limits.window_us
+        return self.groups[0].begun_us + self._limits.window_us
 
     def next_bytes(self) -> int:
-        """An upper bound for the size of the group that `take` would return."""
-        first = self._waiting[0][1] if self._waiting else 0
-        return max(first, min(self._limits.group_bytes, self.waiting_bytes))
+        """The size of the group that `take` would return."""
+        return self.groups[0].size_bytes if self.groups else 0
 
     def take(self, now_us: int, *, force: bool = False, sync: bool = False) -> Group[T] | None:
         """The next group to write, if the disk is idle and one is due. It is then under way.
         `force` makes it due; `sync` asks for a sync whatever the policy says."""
-        if self._under_way is not None or not self._waiting or not (force or self._due(now_us)):
+        if self._under_way is not None or not self.groups or not (force or self._due(now_us)):
             return None
-        writes, size_bytes = self._take_writes()
-        sync = sync or 0 < self._policy.writes <= self._unsynced_writes + len(writes)
-        self._under_way = Group(writes, size_bytes, sync)
-        return self._under_way
-
-    def _take_writes(self) -> tuple[list[T], int]:
-        waiting, limits = self._waiting, self._limits
-        if len(waiting) <= limits.group_writes and self.waiting_bytes <= limits.group_bytes:
-            writes = [write for write, _, _ in waiting]  # nothing is under way, so these are all the bytes
-            waiting.clear()
-            return writes, self.waiting_bytes
-        writes, size_bytes = [], 0
-        while waiting and len(writes) < limits.group_writes:
-            write, write_bytes, _ = waiting[0]
-            if writes and size_bytes + write_bytes > limits.group_bytes:
-                break
-            waiting.popleft()
-            writes.append(write)
-            size_bytes += write_bytes
-        return writes, size_bytes
+        group = self._under_way = self.groups.popleft()
+        group.sync = sync or 0 < self._policy.writes <= self._unsynced_writes + len(group.writes)
+        return group
 
     def _due(self, now_us: int) -> bool:
         return (
             self._limits.eager
-            or len(self._waiting) >= self._limits.group_writes
-            or self.waiting_bytes >= self._limits.group_bytes
-            or now_us >= self._waiting[0][2] + self._limits.window_us
+            or len(self.groups) > 1  # the first is closed, so it is full
+            or len(self.groups[0].writes) >= self._limits.group_writes
+            or self.groups[0].size_bytes >= self._limits.group_bytes
+            or now_us >= self.groups[0].begun_us + self._limits.window_us
         )
 
     def done(self) -> Group[T]:
@@ -141,6 +137,6 @@ class Commit(Generic[T]):
 
     def clear(self) -> None:
         """Forget what waits and what is under way; none of it was done."""
-        self._waiting.clear()
+        self.groups.clear()
         self._under_way = None
         self.waiting_bytes = 0

@@ -19,7 +19,7 @@ from rivven.ports import Buffer, Clock, Committer, Completion, File
 
 from .commit import Commit, CommitLimits, SyncPolicy
 from .log import NO_ROOM, Log
-from .wal import ENTRY, GROUP, Kind, Wal
+from .wal import ENTRY, ENTRY_BYTES, GROUP, Kind, Wal
 
 logger = logging.getLogger(__name__)
 
@@ -28,14 +28,9 @@ RETRY_US = 50_000
 WAIT_MS = 1000
 
 
-class Write(NamedTuple):
-    """One queued entry: what to write, and what is durable once it is written."""
-
-    log: Log
-    upto: int | None
-    """None if it was not an append."""
-    prefix: bytes
-    payload: Buffer
+Write = tuple[Log, int | None, bytes, Buffer]
+"""One queued entry: its log, the offset that is durable once it is written (None if it was not an append), the
+entry's head and its payload. A plain tuple, for one is made with every append."""
 
 
 class _Submission(NamedTuple):
@@ -74,8 +69,8 @@ class Journal:
         payload_bytes = len(payload)
         prefix = ENTRY.pack(kind, payload_bytes, log.topic_id, log.partition[1])
         commit = self._commit
-        now_us = 0 if len(commit) else self._clock.now_us()  # only the oldest write's time matters
-        commit.add(Write(log, upto, prefix, payload), ENTRY.size + payload_bytes, now_us)
+        now_us = 0 if commit.groups else self._clock.now_us()  # only the oldest write's time matters
+        commit.add((log, upto, prefix, payload), ENTRY_BYTES + payload_bytes, now_us)
 
     @property
     def waiting(self) -> int:
@@ -89,7 +84,7 @@ class Journal:
     @property
     def lacking_bytes(self) -> int:
         """What the next group needs and no write-ahead file has room for; 0 if it has room, or there is none."""
-        return 0 if not len(self._commit) or self._wal.has_room(self._next_bytes()) else self._next_bytes()
+        return 0 if not self._commit.groups or self._wal.has_room(self._next_bytes()) else self._next_bytes()
 
     @property
     def groups_done(self) -> int:
@@ -116,14 +111,14 @@ class Journal:
             moved = self._completed(completion)
         if self._retry_us is not None and self._clock.now_us() >= self._retry_us:
             self._submit()
-        if not self._commit.busy and len(self._commit) and self._wal.has_room(self._next_bytes()):
+        if not self._commit.busy and self._commit.groups and self._wal.has_room(self._next_bytes()):
             self._take()  # without room the spare is being prepared, or a checkpoint must free a file first
         return moved
 
     def flush(self, *, sync: bool = False) -> list[Log]:
         """Wait until everything queued is done; with `sync` also onto the medium, whatever the policy says."""
         moved: list[Log] = []
-        while self._commit.busy or len(self._commit):
+        while self._commit.busy or self._commit.groups:
             if not self._commit.busy:
                 if not self._wal.has_room(self._next_bytes()):
                     self._make_room(self._next_bytes())

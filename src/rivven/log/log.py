@@ -9,13 +9,12 @@ reading them raises `CorruptLog` instead of skipping over them.
 from __future__ import annotations
 
 import logging
-import struct
 from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from rivven.errors import BatchTooLarge, CorruptLog, DiskFull, Malformed, OffsetOutOfRange
-from rivven.limits import OFFSET_DELTA_MAX, READ_BYTES_MAX, SEALED_OPEN_MAX
+from rivven.limits import READ_BYTES_MAX, SEALED_OPEN_MAX
 from rivven.model import Offset, TopicPartition
 from rivven.ports import Disk, File
 from rivven.record import BatchHeader, decode, parse_header, seek
@@ -31,8 +30,6 @@ logger = logging.getLogger(__name__)
 
 EMPTY = memoryview(b"")
 PREFIX_BYTES = 12
-PLACE = struct.Struct(">qii")
-"""How a batch begins: base offset, length, leader epoch. Written over it in one go."""
 NO_ROOM = (28, 122)  # ENOSPC, EDQUOT: `errno` itself would do, but these two numbers are all we need of it
 
 
@@ -43,6 +40,9 @@ class Appended(NamedTuple):
     next_offset: int
     position: int
     segment: int
+
+
+_appended = tuple.__new__  # what a named tuple's constructor does, without its frame
 
 
 class Log:
@@ -132,53 +132,45 @@ class Log:
     ) -> Appended:
         """Give a validated batch the next offsets, in place, and write it. Not yet durable, not yet visible."""
         batch_length, last_offset_delta = header[1], header[6]
-        if batch_length + PREFIX_BYTES > self.config.max_message_bytes:
-            raise BatchTooLarge(batch_bytes=batch_length + PREFIX_BYTES, bytes_max=self.config.max_message_bytes)
-        base = self._segments[-1].next_offset
-        PLACE.pack_into(batch, 0, base, batch_length, leader_epoch)
-        segment = self._segment_for(base + last_offset_delta, batch_length + PREFIX_BYTES, now_ms)
-        position = self._write(segment, batch, batch_length + PREFIX_BYTES)
-        segment.took(position, batch_length + PREFIX_BYTES, base, last_offset_delta, header[8])
+        batch_bytes = batch_length + PREFIX_BYTES
+        config = self.config
+        if batch_bytes > config.max_message_bytes:
+            raise BatchTooLarge(batch_bytes=batch_bytes, bytes_max=config.max_message_bytes)
+        segment = self._segments[-1]
+        base = segment.next_offset
+        if not segment.takes(batch_bytes, base + last_offset_delta, now_ms, config.segment_bytes, config.segment_ms):
+            segment = self._roll_for(now_ms)
+        try:
+            position = segment.put(batch, last_offset_delta, header[8], leader_epoch)
+        except OSError as error:
+            raise self._refused(error, segment, batch_bytes) from error
         facts = self.facts
         if leader_epoch > facts.epochs.latest or header[9] >= 0:  # else the batch adds no fact
             facts.note(BatchHeader._make((base, batch_length, leader_epoch, *header[3:])), batch)
-        return Appended(base, base + last_offset_delta + 1, position, segment.base_offset)
+        return _appended(Appended, (base, base + last_offset_delta + 1, position, segment.base_offset))
 
     def append_placed(self, batch: bytes | bytearray | memoryview, header: BatchHeader, *, now_ms: int) -> Appended:
         """Write a batch that has its offsets already, as a follower or a replay does."""
         assert header.base_offset >= self.end, "offsets only grow"
-        segment = self._segment_for(header.last_offset, header.batch_bytes, now_ms)
-        position = self._write(segment, batch, header.batch_bytes)
+        config, segment, batch_bytes = self.config, self._segments[-1], header.batch_bytes
+        if not segment.takes(batch_bytes, header.last_offset, now_ms, config.segment_bytes, config.segment_ms):
+            segment = self._roll_for(now_ms)
+        try:
+            position = segment.write(batch)
+        except OSError as error:
+            raise self._refused(error, segment, batch_bytes) from error
         segment.note(header, position)
         self.facts.note(header, batch)
         return Appended(header.base_offset, header.next_offset, position, segment.base_offset)
 
-    def _segment_for(self, last_offset: int, batch_bytes: int, now_ms: int) -> Segment:
-        """The active segment, or a new one if this batch would make it too long or it is too old."""
-        segment = self._segments[-1]
-        if segment.end_bytes == 0:  # a batch larger than a segment gets one of its own
-            segment.first_append_ms = now_ms
-            return segment
-        config = self.config
-        began_ms = segment.first_append_ms
-        if began_ms is None:
-            began_ms = segment.first_append_ms = now_ms
-        if (
-            segment.end_bytes + batch_bytes > config.segment_bytes
-            or last_offset - segment.base_offset > OFFSET_DELTA_MAX
-            or 0 <= config.segment_ms <= now_ms - began_ms
-        ):
-            segment = self.roll()
-            segment.first_append_ms = now_ms
+    def _roll_for(self, now_ms: int) -> Segment:
+        segment = self.roll()
+        segment.first_append_ms = now_ms
         return segment
 
-    def _write(self, segment: Segment, batch: bytes | bytearray | memoryview, batch_bytes: int) -> int:
-        try:
-            return segment.write(batch)
-        except OSError as error:
-            if error.errno in NO_ROOM:
-                raise DiskFull(wanted_bytes=batch_bytes, path=segment.path) from error
-            raise
+    @staticmethod
+    def _refused(error: OSError, segment: Segment, batch_bytes: int) -> Exception:
+        return DiskFull(wanted_bytes=batch_bytes, path=segment.path) if error.errno in NO_ROOM else error
 
     def roll(self, base_offset: int | None = None) -> Segment:
         """Seal the active segment and begin a new one at the log's end, or after a stretch that was lost."""
@@ -425,6 +417,23 @@ class Log:
                 following = parse_header(batch).next_offset
                 offset = following if following < segment.next_offset else None
         return None
+
+    def newest(self) -> tuple[Offset, int] | None:
+        """The visible record with the highest timestamp, the first of them: its offset and its timestamp."""
+        highest_ms = max(self.opened(segment).max_timestamp_ms for segment in list(self._segments))
+        if (found := self.offset_for_timestamp(highest_ms)) is not None or self.start >= self.high_watermark:
+            return found
+        # What had it is deleted, or not visible yet: look through the batches that are.
+        best: tuple[Offset, int] | None = None
+        offset = self.start
+        while batch := self.read(offset, bytes_max=1):
+            header = parse_header(batch)
+            if best is None or header.max_timestamp_ms > best[1]:
+                for record in decode(batch):
+                    if record.offset >= self.start and (best is None or record.timestamp_ms > best[1]):
+                        best = Offset(record.offset), record.timestamp_ms
+            offset = Offset(header.next_offset)
+        return best
 
     def aborted_between(self, first: int, last: int) -> list[Aborted]:
         return self.facts.transactions.aborted_between(first, last)

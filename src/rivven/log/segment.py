@@ -13,16 +13,15 @@ from dataclasses import dataclass, field
 
 from rivven.errors import CorruptLog, Malformed
 from rivven.model import TopicPartition
-from rivven.ports import Buffer, Disk, File
+from rivven.ports import Disk, File
 from rivven.record import HEADER_BYTES, BatchHeader, fit, parse_header, scan, seek
 
 from .batches import CHUNK_BYTES, Batches
 from .document import write_whole
 from .index import OFFSETS, TIMES, Flush, Index
+from .tail import NO_TIMESTAMP, Tail
 
 logger = logging.getLogger(__name__)
-
-NO_TIMESTAMP = -1
 
 
 @dataclass(slots=True)
@@ -41,22 +40,13 @@ def segment_path(directory: str, base_offset: int) -> str:
     return f"{directory}/{base_offset:020d}.log"
 
 
-class Segment:
+class Segment(Tail):
     __slots__ = (
         "_directory",
         "_disk",
-        "_file",
-        "_interval_bytes",
         "_offsets",
         "_partition",
         "_times",
-        "_unindexed_bytes",
-        "base_offset",
-        "dirty",
-        "end_bytes",
-        "first_append_ms",
-        "max_timestamp_ms",
-        "next_offset",
         "path",
         "rebuilt",
         "sealed",
@@ -67,50 +57,42 @@ class Segment:
     def __init__(
         self, disk: Disk, directory: str, partition: TopicPartition, base_offset: int, interval_bytes: int
     ) -> None:
+        super().__init__(base_offset, interval_bytes)
         self._disk = disk
         self._directory = directory
         self._partition = partition
-        self._interval_bytes = interval_bytes
-        self.base_offset = base_offset
         self.path = segment_path(directory, base_offset)
         self.sealed = False
-        self.dirty = False
-        """Whether the file holds bytes that no sync has covered."""
         self.until: int | None = None
         """Where the next segment begins, once there is one."""
         self.stale = False
         """Whether the index files lag behind the indexes in memory though nothing was written: they were damaged."""
-        self.first_append_ms: int | None = None
         self.rebuilt: str | None = None
         """Why the indexes had to be made again, if they had to."""
         self._forget()
 
     def _forget(self) -> None:
-        self._file: File | None = None
+        self.reset()
         self._offsets = Index(OFFSETS)
         self._times = Index(TIMES)
-        self._unindexed_bytes = 0
-        self.end_bytes = 0
-        self.next_offset = self.base_offset
-        self.max_timestamp_ms = NO_TIMESTAMP
 
     # Opening
 
     @property
     def loaded(self) -> bool:
-        return self._file is not None
+        return self.file is not None
 
     def create(self) -> None:
-        self._file = self._disk.open(self.path, create=True)
-        self._file.truncate(0)
+        self.file = self._disk.open(self.path, create=True)
+        self.file.truncate(0)
         self.dirty = True
 
     def load(self) -> None:
         """Open the file and its indexes; an index that fails its checks is made again from the log."""
-        if self._file is not None:
+        if self.file is not None:
             return
-        self._file = self._disk.open(self.path)
-        length_bytes = self._file.length()
+        self.file = self._disk.open(self.path)
+        length_bytes = self.file.length()
         problem = self._load_indexes() or self._resume(length_bytes)
         if problem is not None:
             self._rebuild(length_bytes, problem)
@@ -128,8 +110,8 @@ class Segment:
         is bad below it is damage: a batch whose header still makes sense stays, and reading it raises; anything
         else is put aside in a `.damaged` file.
         """
-        self._file = self._disk.open(self.path)
-        length_bytes = self._file.length()
+        self.file = self._disk.open(self.path)
+        length_bytes = self.file.length()
         problem = self._load_indexes()
         outcome = Recovered()
         keep = self._offsets.at_or_below(trusted_offset - self.base_offset)
@@ -204,7 +186,7 @@ class Segment:
         key, position = last if last is not None else (0, 0)
         self.end_bytes = position
         self.next_offset = self.base_offset + key
-        self._unindexed_bytes = 0
+        self.unindexed_bytes = 0
         self._times.cut(key)
         if len(self._times) != len(self._offsets):
             return "the indexes disagree"
@@ -227,7 +209,7 @@ class Segment:
     def _rebuild(self, trusted: int, problem: str) -> None:
         file = self._require_file()
         self._forget()
-        self._file = file
+        self.file = file
         batches = Batches(file, 0, trusted, verify=False, offset_min=self.base_offset)
         for position, header, _ in batches:
             self.note(header, position)
@@ -248,46 +230,20 @@ class Segment:
         return self.path[: -len(".log")] + suffix
 
     def _require_file(self) -> File:
-        if self._file is None:
+        if self.file is None:
             self.load()
-            assert self._file is not None
-        return self._file
+            assert self.file is not None
+        return self.file
 
     # Writing
 
-    def write(self, batch: Buffer) -> int:
-        """Write one batch at the end; returns its position. `took` or `note` must follow.
-
-        If the disk refuses, nothing of the batch remains and the OSError goes on to the caller.
-        """
-        assert not self.sealed, "a sealed segment takes no appends"
-        assert self._file is not None
-        position = self.end_bytes
-        try:
-            self._file.write(batch, position)
-        except OSError:
-            with suppress(OSError):  # recovery cuts the rest if even this fails
-                self._file.truncate(position)
-            raise
-        self.dirty = True
-        return position
+    def index(self, relative_offset: int, position: int) -> None:
+        self._offsets.add(relative_offset, position)
+        self._times.add(self.max_timestamp_ms, relative_offset)
 
     def note(self, header: BatchHeader, position: int) -> None:
         """Take a batch that stands at `position` into the account."""
         self.took(position, header.batch_bytes, header.base_offset, header.last_offset_delta, header.max_timestamp_ms)
-
-    def took(self, position: int, batch_bytes: int, base_offset: int, last_offset_delta: int, newest_ms: int) -> None:
-        """A batch stands at `position`: count it and, when an entry is due, index it."""
-        if self._unindexed_bytes >= self._interval_bytes:
-            relative = base_offset - self.base_offset
-            self._offsets.add(relative, position)
-            self._times.add(self.max_timestamp_ms, relative)
-            self._unindexed_bytes = 0
-        self._unindexed_bytes += batch_bytes
-        self.end_bytes = position + batch_bytes
-        self.next_offset = base_offset + last_offset_delta + 1
-        if newest_ms > self.max_timestamp_ms:
-            self.max_timestamp_ms = newest_ms
 
     def seal(self, until: int) -> None:
         """No more appends; the next segment begins at `until`."""
@@ -337,8 +293,8 @@ class Segment:
 
     def close(self) -> None:
         """Give the file up for good."""
-        if self._file is not None:
-            self._file.close()
+        if self.file is not None:
+            self.file.close()
 
     def remove(self) -> None:
         """Delete the files. Whoever still reads holds the file open, and it goes when they are done."""
@@ -360,7 +316,7 @@ class Segment:
         entry = self._offsets.at_or_below(offset - self.base_offset)
         position = entry[1] if entry is not None else 0
         while position < self.end_bytes:
-            chunk_bytes = min(self._interval_bytes + HEADER_BYTES, self.end_bytes - position)
+            chunk_bytes = min(self.interval_bytes + HEADER_BYTES, self.end_bytes - position)
             data = file.read(chunk_bytes, position)
             place = _seek_header(data, offset)
             if place >= 0:
@@ -379,7 +335,7 @@ class Segment:
         in any log the one that the index names must be there."""
         entry = self._offsets.at_or_below(offset - self.base_offset)
         indexed, position = entry if entry is not None else (0, 0)
-        wanted = max(bytes_max, HEADER_BYTES) + self._interval_bytes
+        wanted = max(bytes_max, HEADER_BYTES) + self.interval_bytes
         data = self._pread(min(wanted, self.end_bytes - position), position, offset)
         if entry is not None and int.from_bytes(data[:8], "big") != self.base_offset + indexed:
             raise self._damage(offset, position, "the batch is not the one that the index names")

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NoReturn
@@ -61,6 +61,8 @@ class StoreConfig:
     wal_files_max: int = WAL_FILES_MAX
     partitions_max: int = PARTITIONS_MAX
     """Each holds a file open, so what a node can take depends on where it runs."""
+    topic_defaults: Mapping[str, str] = field(default_factory=dict)
+    """The node's own, for whatever a topic does not choose; they apply as they are now, also to older topics."""
 
 
 class Store:
@@ -75,8 +77,12 @@ class Store:
         self._closed: str | None = None
         self._logs: dict[TopicPartition, Log] = {}
         self._topics: dict[str, Topic] = {}
+        self._by_id: dict[bytes, Topic] | None = None
+        """Made when it is asked for, and given up whenever a topic changes."""
         self._chores = ChoreList()
         self._checkpoint_wanted = False
+        self._syncing: SyncSegments | None = None
+        """The first half of a checkpoint, begun and not finished."""
         self._wal = Wal(disk, WAL, file_bytes=self.config.wal_file_bytes, files_max=self.config.wal_files_max)
         self._journal = Journal(self._wal, disk.committer(), clock, self._policy, self.config.commit, self._make_room)
         self._checkpoints = Document(disk, CHECKPOINT, Checkpoint)
@@ -177,7 +183,11 @@ class Store:
             self.recovery,
             self._clock.now_ms(),
         )
+        log.config = self._config_of(topic.configs)
         self._logs[partition] = log
+
+    def _config_of(self, chosen: Mapping[str, str]) -> TopicConfig:
+        return TopicConfig.from_map({**self.config.topic_defaults, **chosen})
 
     def _log_report(self, report: RecoveryReport) -> None:
         for cut in report.cuts:
@@ -198,6 +208,11 @@ class Store:
         if topic is None:
             raise UnknownTopic(partition=f"topic {name!r}")
         return topic
+
+    def topic_of_id(self, topic_id: bytes) -> Topic | None:
+        if self._by_id is None:
+            self._by_id = {topic.id_bytes: topic for topic in self._topics.values()}
+        return self._by_id.get(topic_id)
 
     def log(self, topic: str, partition: int) -> Log:
         log = self._logs.get(TopicPartition(topic, partition))
@@ -269,10 +284,11 @@ class Store:
         try:
             self._save_topics()
         except BaseException:
-            self._topics = before
+            self._topics, self._by_id = before, None
             raise
 
     def _save_topics(self, deleting: Topic | None = None) -> None:
+        self._by_id = None
         try:
             listed = TopicList(self.topics, [deleting] if deleting is not None else [])
             topic_files.document(self._disk).save(listed)
@@ -296,7 +312,7 @@ class Store:
         """Replace a topic's configuration. Waits for the disk; takes effect at once."""
         self._require_open()
         old = self.topic(name)
-        parsed = TopicConfig.from_map(configs)
+        parsed = self._config_of(configs)
         topic = Topic(name, old.id, old.partitions, old.created_ms, dict(configs))
         self._save_topic(topic)
         for partition in topic.each():
@@ -314,7 +330,7 @@ class Store:
         try:
             self._save_topics(deleting=topic)
         except BaseException:
-            self._topics[name] = topic
+            self._topics[name], self._by_id = topic, None
             raise
         for partition in topic.each():
             self._logs.pop(partition).deleted = True
@@ -350,8 +366,11 @@ class Store:
                 self._checkpoint_wanted = True  # the segment before it is complete, and wants its sync
             return done
         self._journal.admit(len(batch))
-        done = self._append(log, batch, header, now_ms, leader_epoch)
-        self._journal.queue(log, Kind.APPEND, batch, upto=done.next_offset)
+        try:
+            done = log.append(batch, header, now_ms=now_ms, leader_epoch=leader_epoch)
+        except OSError as error:  # a full disk is no OSError any more at this point
+            self._end(error, log.active.path)
+        self._journal.queue(log, Kind.APPEND, batch, upto=done[1])
         return done
 
     def _append(
@@ -487,6 +506,8 @@ class Store:
     def finish(self, chore: Chore, error: OSError | SyncFailed | None = None) -> list[Chore]:
         """Take a chore back, with the error it ended in if it did. Returns what follows from it, to be run."""
         self._chores.running.discard(type(chore))
+        if chore is self._syncing:
+            self._syncing = None
         if error is not None:
             self._chore_failed(chore, error)
             return []
@@ -529,7 +550,9 @@ class Store:
         self._checkpoint_wanted = False
         parts = [log.begin_checkpoint() for log in self.logs if log.needs_checkpoint]
         # A group under way is in its segments already, but only what is done may be forgotten.
-        return SyncSegments(self._disk, parts, self._journal.groups_done, self._wal.current_sequence, clean)
+        groups, sequence = self._journal.groups_done, self._wal.current_sequence
+        self._syncing = SyncSegments(self._disk, parts, groups, sequence, clean)
+        return self._syncing
 
     def _end_sync(self, chore: SyncSegments) -> SaveCheckpoint:
         for part in chore.parts:
@@ -615,8 +638,10 @@ class Store:
     # Closing
 
     def close(self) -> None:
-        """Flush, sync everything, leave the mark of a good end, and give the directory up. Waits."""
+        """Flush, sync everything, leave the mark of a good end, and give the directory up. Waits.
+        Chores that were begun are over: none of them may run, or be finished, from here on."""
         if self._closed is None:
+            self._take_back_checkpoint()
             self.flush()
             try:
                 self._checkpoint_now(clean=True)
@@ -625,6 +650,14 @@ class Store:
                     "%s; everything is in the write-ahead log, and the next start takes it from there", error
                 )
         self.abandon("closed")
+
+    def _take_back_checkpoint(self) -> None:
+        """What a checkpoint under way has promised to sync is still to be synced, since nobody will finish it."""
+        if self._syncing is not None:
+            for part in self._syncing.parts:
+                part.log.fail_checkpoint(part)
+            self._syncing = None
+        self._chores.running -= {SyncSegments, SaveCheckpoint}
 
     def abandon(self, reason: str = "abandoned") -> None:
         """Give the directory up as it is, without writing anything more."""

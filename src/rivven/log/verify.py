@@ -39,9 +39,9 @@ from .offline import (
     walk_batches,
 )
 from .recover import CHECKPOINT, Checkpoint
-from .segment import NO_TIMESTAMP
 from .snapshot import SUFFIX as STATE
 from .snapshot import Snapshot
+from .tail import NO_TIMESTAMP
 from .topics import METADATA, TOPICS, Topic, TopicList, topic_directory
 from .wal import Kind
 

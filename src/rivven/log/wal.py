@@ -27,6 +27,7 @@ GROUP = struct.Struct("<4sIIIQQQ")
 GROUP_MAGIC = b"RVWG"
 GROUP_CRC_FROM = 8
 ENTRY = struct.Struct("<BxxxI16sI")
+ENTRY_BYTES = ENTRY.size
 FILL = bytes(1 * MIB)
 JOIN_BYTES = 16 * 1024
 """Entries smaller than this on average are joined into one buffer; larger ones are written as they are."""

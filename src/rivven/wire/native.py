@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 PROTOCOL_VERSION = 2
 COPIED_BYTES_MAX = 4096
-"""A frame up to here is read from a copy: slices of bytes are cheaper than those of a view."""
+"""A frame up to here is read from a copy: slices of bytes are cheaper than those of a view, and who receives may use
+the buffer again while the batches of the frame still wait for their sync."""
 
 
 class Capability(IntFlag):
@@ -88,7 +89,7 @@ class Postcard(Generic[M]):
                 raise unreadable(postcard.BAD_VARIANT)
             reader = self._readers[kind] or self._reader(kind)
             if kind in self._opaque:
-                data = memoryview(data)
+                data = memoryview(data if len(data) > COPIED_BYTES_MAX else bytearray(data))
             elif type(data) is not bytes and len(data) <= COPIED_BYTES_MAX:
                 data = bytes(data)
             return reader(data, position, len(data))  # type: ignore[return-value]
@@ -122,7 +123,7 @@ _RESPONSES = Postcard(RESPONSES)
 
 
 def decode_request(body: Piece) -> Call:
-    """The request in a frame; `body` is what follows the length. Opaque batches are views into it."""
+    """The request in a frame; `body` is what follows the length. Opaque batches are views into a large one."""
     form, correlation_id = read_head(body)
     try:
         if form is Format.POSTCARD:

@@ -1,0 +1,112 @@
+"""The native twin of `tail.py`; the words are there."""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+
+from rivven.limits import OFFSET_DELTA_MAX
+
+cdef int64_t DELTA_MAX = OFFSET_DELTA_MAX
+
+
+cdef inline void store32(uint8_t *at, uint32_t value) noexcept nogil:
+    at[0] = <uint8_t>(value >> 24)
+    at[1] = <uint8_t>(value >> 16)
+    at[2] = <uint8_t>(value >> 8)
+    at[3] = <uint8_t>value
+
+
+cdef class Tail:
+    cdef public object file
+    cdef public int64_t base_offset, interval_bytes, unindexed_bytes
+    cdef public int64_t end_bytes, next_offset, max_timestamp_ms, first_append_ms
+    cdef public bint dirty
+
+    def __init__(self, int64_t base_offset, int64_t interval_bytes):
+        self.base_offset = base_offset
+        self.interval_bytes = interval_bytes
+        self.dirty = False
+        self.first_append_ms = -1
+        self.reset()
+
+    cpdef reset(self):
+        self.file = None
+        self.unindexed_bytes = 0
+        self.end_bytes = 0
+        self.next_offset = self.base_offset
+        self.max_timestamp_ms = -1
+
+    def index(self, int64_t relative_offset, int64_t position):
+        raise NotImplementedError
+
+    def takes(
+        self, int64_t batch_bytes, int64_t last_offset, int64_t now_ms, int64_t segment_bytes, int64_t segment_ms
+    ):
+        if self.end_bytes == 0 or self.first_append_ms < 0:
+            self.first_append_ms = now_ms
+        return self.end_bytes == 0 or not (
+            self.end_bytes + batch_bytes > segment_bytes
+            or last_offset - self.base_offset > DELTA_MAX
+            or 0 <= segment_ms <= now_ms - self.first_append_ms
+        )
+
+    def put(self, batch, int32_t last_offset_delta, int64_t newest_ms, int32_t leader_epoch):
+        cdef Py_buffer view
+        cdef uint8_t *at
+        cdef int64_t batch_bytes, position
+        PyObject_GetBuffer(batch, &view, PyBUF_SIMPLE | PyBUF_WRITABLE)
+        at = <uint8_t *>view.buf
+        batch_bytes = view.len
+        if batch_bytes >= 16:
+            store32(at, <uint32_t>(<uint64_t>self.next_offset >> 32))
+            store32(at + 4, <uint32_t>self.next_offset)
+            store32(at + 8, <uint32_t>(batch_bytes - 12))
+            store32(at + 12, <uint32_t>leader_epoch)
+        PyBuffer_Release(&view)
+        assert batch_bytes >= 16, "a validated batch has its header"
+        position = self._write(batch)
+        self._took(position, batch_bytes, self.next_offset, last_offset_delta, newest_ms)
+        return position
+
+    def write(self, batch):
+        return self._write(batch)
+
+    def took(
+        self,
+        int64_t position,
+        int64_t batch_bytes,
+        int64_t base_offset,
+        int32_t last_offset_delta,
+        int64_t newest_ms,
+    ):
+        self._took(position, batch_bytes, base_offset, last_offset_delta, newest_ms)
+
+    cdef int64_t _write(self, batch) except -1:
+        assert self.file is not None
+        try:
+            self.file.write(batch, self.end_bytes)
+        except OSError:
+            try:
+                self.file.truncate(self.end_bytes)
+            except OSError:
+                pass
+            raise
+        self.dirty = True
+        return self.end_bytes
+
+    cdef int _took(
+        self,
+        int64_t position,
+        int64_t batch_bytes,
+        int64_t base_offset,
+        int32_t last_offset_delta,
+        int64_t newest_ms,
+    ) except -1:
+        if self.unindexed_bytes >= self.interval_bytes:
+            self.index(base_offset - self.base_offset, position)
+            self.unindexed_bytes = 0
+        self.unindexed_bytes += batch_bytes
+        self.end_bytes = position + batch_bytes
+        self.next_offset = base_offset + last_offset_delta + 1
+        if newest_ms > self.max_timestamp_ms:
+            self.max_timestamp_ms = newest_ms
+        return 0

@@ -1,0 +1,106 @@
+"""The end of a segment: where the next batch goes, what it is given on the way, and when it is indexed.
+
+A broker does this for every batch, so there are two twins: this one, and `_tail.pyx` where it was built.
+Invariant: bytes [0, end_bytes) are accounted for; a write that the disk refuses leaves all of it as it was.
+"""
+
+from __future__ import annotations
+
+import struct
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from rivven.limits import OFFSET_DELTA_MAX
+from rivven.ports import Buffer, File
+from rivven.record import NATIVE
+
+NO_TIMESTAMP = -1
+PLACE = struct.Struct(">qii")
+"""How a batch begins: base offset, length, leader epoch. Written over it in one go."""
+
+
+class PureTail:
+    __slots__ = (
+        "base_offset",
+        "dirty",
+        "end_bytes",
+        "file",
+        "first_append_ms",
+        "interval_bytes",
+        "max_timestamp_ms",
+        "next_offset",
+        "unindexed_bytes",
+    )
+
+    def __init__(self, base_offset: int, interval_bytes: int) -> None:
+        self.base_offset = base_offset
+        self.interval_bytes = interval_bytes
+        self.dirty = False
+        """Whether the file holds bytes that no sync has covered."""
+        self.first_append_ms = -1
+        """When this process first appended to it; -1 if it has not yet."""
+        self.reset()
+
+    def reset(self) -> None:
+        self.file: File | None = None
+        self.unindexed_bytes = 0
+        self.end_bytes = 0
+        self.next_offset = self.base_offset
+        self.max_timestamp_ms = NO_TIMESTAMP
+
+    def index(self, relative_offset: int, position: int) -> None:
+        """Note where a batch begins; for whoever keeps the indexes."""
+        raise NotImplementedError
+
+    def takes(self, batch_bytes: int, last_offset: int, now_ms: int, segment_bytes: int, segment_ms: int) -> bool:
+        """Whether one more batch may go here: it would not make the segment too long, nor is that too old.
+        A batch larger than a segment gets one of its own."""
+        if self.end_bytes == 0 or self.first_append_ms < 0:
+            self.first_append_ms = now_ms
+        return self.end_bytes == 0 or not (
+            self.end_bytes + batch_bytes > segment_bytes
+            or last_offset - self.base_offset > OFFSET_DELTA_MAX
+            or 0 <= segment_ms <= now_ms - self.first_append_ms
+        )
+
+    def put(self, batch: bytearray | memoryview, last_offset_delta: int, newest_ms: int, leader_epoch: int) -> int:
+        """Give a batch the next offset, in place, and write it; returns its position."""
+        batch_bytes = len(batch)
+        PLACE.pack_into(batch, 0, self.next_offset, batch_bytes - 12, leader_epoch)
+        position = self.write(batch)
+        self.took(position, batch_bytes, self.next_offset, last_offset_delta, newest_ms)
+        return position
+
+    def write(self, batch: Buffer) -> int:
+        """Write one batch at the end as it is; returns its position. `took` must follow.
+
+        If the disk refuses, nothing of the batch remains and the OSError goes on to the caller.
+        """
+        assert self.file is not None
+        position = self.end_bytes
+        try:
+            self.file.write(batch, position)
+        except OSError:
+            with suppress(OSError):  # recovery cuts the rest if even this fails
+                self.file.truncate(position)
+            raise
+        self.dirty = True
+        return position
+
+    def took(self, position: int, batch_bytes: int, base_offset: int, last_offset_delta: int, newest_ms: int) -> None:
+        """A batch stands at `position`: count it and, when an entry is due, index it."""
+        if self.unindexed_bytes >= self.interval_bytes:
+            self.index(base_offset - self.base_offset, position)
+            self.unindexed_bytes = 0
+        self.unindexed_bytes += batch_bytes
+        self.end_bytes = position + batch_bytes
+        self.next_offset = base_offset + last_offset_delta + 1
+        if newest_ms > self.max_timestamp_ms:
+            self.max_timestamp_ms = newest_ms
+
+
+Tail = PureTail
+
+if not TYPE_CHECKING and NATIVE:
+    with suppress(ImportError):
+        from ._tail import Tail  # noqa: F401

@@ -1,0 +1,130 @@
+"""The end of a segment, in both twins: batches get their place, and a refused write leaves no trace."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rivven.limits import OFFSET_DELTA_MAX
+from rivven.log.tail import PureTail
+from rivven.record import encode, parse_header, validate
+
+try:
+    from rivven.log._tail import Tail as NativeTail
+except ImportError:
+    NativeTail = None
+
+TWINS = [pytest.param(twin, id=name) for name, twin in (("pure", PureTail), ("native", NativeTail)) if twin]
+
+
+class Room:
+    """A file in memory that may be out of room."""
+
+    path = "room"
+
+    def __init__(self):
+        self.content = bytearray()
+        self.full = False
+
+    def write(self, data, position):
+        assert position == len(self.content)
+        if self.full:
+            self.content += bytes(data[:10])
+            raise OSError(errno.ENOSPC, "no room")
+        self.content += data
+
+    def truncate(self, length_bytes):
+        del self.content[length_bytes:]
+
+
+def tail_at(twin, base_offset=0, interval_bytes=4096):
+    class Indexed(twin):
+        entries: list[tuple[int, int]]
+
+        def index(self, relative_offset, position):
+            self.entries.append((relative_offset, position))
+
+    tail = Indexed(base_offset, interval_bytes)
+    tail.entries = []
+    tail.file = Room()
+    return tail
+
+
+def batch_of(count, newest_ms=1000):
+    return bytearray(encode([(newest_ms, b"k", b"v" * 50, ()) for _ in range(count)]))
+
+
+@pytest.mark.parametrize("twin", TWINS)
+def test_a_batch_gets_the_next_offset_and_the_epoch_and_stays_valid(twin):
+    tail = tail_at(twin, base_offset=2**40)
+    for count in (3, 1, 7):
+        batch, base = batch_of(count), tail.next_offset
+        position = tail.put(batch, count - 1, 1000, 9)
+        header = validate(memoryview(tail.file.content), position)
+        assert (header.base_offset, header.leader_epoch, header.last_offset_delta) == (base, 9, count - 1)
+        assert bytes(batch) == bytes(tail.file.content[position:])
+    assert (tail.next_offset, tail.end_bytes, tail.dirty) == (2**40 + 11, len(tail.file.content), True)
+
+
+@pytest.mark.parametrize("twin", TWINS)
+def test_a_refused_write_leaves_everything_as_it_was(twin):
+    tail = tail_at(twin)
+    tail.put(batch_of(2), 1, 1000, 0)
+    before = bytes(tail.file.content), tail.end_bytes, tail.next_offset, tail.unindexed_bytes
+    tail.file.full = True
+    with pytest.raises(OSError, match="no room"):
+        tail.put(batch_of(2), 1, 2000, 0)
+    assert before == (bytes(tail.file.content), tail.end_bytes, tail.next_offset, tail.unindexed_bytes)
+    assert tail.max_timestamp_ms == 1000
+    tail.file.full = False
+    assert tail.put(batch_of(1), 0, 2000, 0) == before[1]
+
+
+@pytest.mark.parametrize("twin", TWINS)
+def test_a_batch_that_cannot_be_patched_is_refused(twin):
+    with pytest.raises((BufferError, TypeError)):
+        tail_at(twin).put(bytes(batch_of(1)), 0, 1000, 0)
+
+
+@pytest.mark.parametrize("twin", TWINS)
+def test_an_empty_segment_takes_whatever_comes_and_a_used_one_what_fits(twin):
+    tail = tail_at(twin, base_offset=100)
+    assert tail.takes(10_000, 100, 5, 1024, -1)
+    tail.put(batch_of(1), 0, 1000, 0)
+    room = 1024 - tail.end_bytes
+    assert tail.takes(room, 101, 5, 1024, -1)
+    assert not tail.takes(room + 1, 101, 5, 1024, -1)
+    assert tail.takes(1, 100 + OFFSET_DELTA_MAX, 5, 1024, -1)
+    assert not tail.takes(1, 101 + OFFSET_DELTA_MAX, 5, 1024, -1)
+
+
+@pytest.mark.parametrize("twin", TWINS)
+def test_a_segment_that_is_too_old_takes_no_more(twin):
+    tail = tail_at(twin)
+    tail.takes(1, 0, 1000, 1024, 500)
+    tail.put(batch_of(1), 0, 1000, 0)
+    assert tail.takes(1, 1, 1499, 1024, 500)
+    assert not tail.takes(1, 1, 1500, 1024, 500)
+    assert tail.takes(1, 1, 10**9, 1024, -1)
+
+
+@pytest.mark.skipif(NativeTail is None, reason="the native twin is not built")
+@given(
+    st.lists(st.tuples(st.integers(1, 5), st.integers(-1, 2**40)), max_size=30),
+    st.integers(0, 2**62),
+    st.integers(1, 500),
+)
+def test_both_twins_do_the_same(batches, base_offset, interval_bytes):
+    tails = [tail_at(twin, base_offset, interval_bytes) for twin in (PureTail, NativeTail)]
+    for count, newest_ms in batches:
+        for tail in tails:
+            tail.put(batch_of(count), count - 1, newest_ms, count)
+    seen = [
+        (bytes(t.file.content), t.entries, t.end_bytes, t.next_offset, t.max_timestamp_ms, t.unindexed_bytes)
+        for t in tails
+    ]
+    assert seen[0] == seen[1]
+    assert parse_header(seen[0][0]).base_offset == base_offset if batches else not seen[0][0]
