@@ -18,9 +18,11 @@ MAKEFLAGS += --no-builtin-rules
 key = $(shell sha256sum $(1) 2>/dev/null | sha256sum | cut -c 1-16)
 done = @mkdir -p .make && rm -f .make/$(1)-* && touch $@
 
-NATIVE_SOURCES := $(sort $(shell find src -name '_*.pyx' -o -name '_*.pxd' -o -name '_*.h' -o -name '*.proto'))
+NATIVE_SOURCES := $(sort $(shell find src -name '_*.pyx' -o -name '_*.pxd' -o -name '_*.h' -o -name '*.proto') \
+  src/rivven/wire/kafka/generate.py src/rivven/wire/kafka/messages.json)
 HAS_UV := .make/uv-$(call key,requirements/uv.txt)
 HAS_LOCKED := .make/locked-$(call key,requirements/dev.txt)
+HAS_PEERS := .make/peers-$(call key,requirements/bench.txt)
 HAS_PACKAGE := .make/package-$(call key,pyproject.toml setup.py)
 # Named after the compiler too: whoever installs one later gets the native code
 HAS_NATIVE := .make/native-$(call key,$(NATIVE_SOURCES) setup.py)-$(if $(shell command -v cc gcc),built,pure)
@@ -50,10 +52,10 @@ docs: setup ## the documentation, into site/
 	@! grep -rlE --include='*.html' '<(script|link|img|iframe)[^>]* (src|href)="?(https?:)?//' site \
 	  || { echo "docs: these pages load something from outside" >&2; exit 1; }
 
-bench: setup ## measure; prints one JSON line per run
+bench: setup $(HAS_PEERS) ## measure, beside Redis, NATS and others, against the budgets
 	$(PY) -m bench $(ARGS)
 
-bench-quick: setup ## the same in about a minute, for a first impression only
+bench-quick: setup $(HAS_PEERS) ## the same in a few minutes, for a first impression only
 	$(PY) -m bench --quick $(ARGS)
 
 soak: setup ## the tests that run for minutes
@@ -69,14 +71,24 @@ lock: $(HAS_UV) ## write requirements/*.txt anew from pyproject.toml
 	$(LOCK) pyproject.toml --extra full --group build --group lint --group test --group docs \
 	  --output-file requirements/dev.txt
 	$(LOCK) pyproject.toml --constraint requirements/dev.txt --no-annotate --output-file requirements/runtime.txt
+	$(LOCK) --group bench --constraint requirements/dev.txt --no-annotate --output-file requirements/bench.txt
 
 clean: ## remove what was built, keep .venv
 	rm -rf build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis bench/out .make/package-* .make/native-*
+	rm -rf src/rivven/wire/kafka/made
 	find src -name '_*.so' -delete -o -name '*.desc' -delete
 	find . -path ./.venv -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean ## remove .venv as well
 	rm -rf .venv .make src/*.egg-info
+
+# Whom `make bench` measures us against. A peer that cannot be installed is named in the results, and the rest goes on.
+$(HAS_PEERS): $(HAS_LOCKED)
+	@echo "bench: installing requirements/bench.txt"
+	@if if [ -x $(UV) ]; then $(UV) pip install --quiet --python $(PY) --require-hashes -r requirements/bench.txt; \
+	    else $(PY) -m pip install --quiet --require-hashes -r requirements/bench.txt; fi; \
+	  then mkdir -p .make && rm -f .make/peers-* && touch $@; \
+	  else echo "bench: not all peers can be installed here; the results will say which"; fi
 
 # The four steps of `setup`
 

@@ -1,4 +1,4 @@
-"""Builds the native twins, and the descriptors of the protobuf dialect from `rivven.proto`.
+"""Builds the native twins, the descriptors of the protobuf dialect from `rivven.proto`, and the Kafka codecs.
 
 Every `_*.pyx` below `src/` is one extension; each is optional.
 
@@ -72,5 +72,11 @@ def describe_protocol() -> None:
         print(f"rivven: the protobuf dialect is not generated: {error}", file=sys.stderr)
 
 
+def write_kafka_codecs() -> None:
+    """Write `wire/kafka/made/` anew if `messages.json` or the generator is another."""
+    runpy.run_path("src/rivven/wire/kafka/generate.py", run_name="__main__")
+
+
 describe_protocol()
+write_kafka_codecs()
 setup(ext_modules=extensions(), cmdclass={"build_ext": BuildTwins})

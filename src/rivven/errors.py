@@ -122,6 +122,12 @@ class UnknownPartition(UnknownTopic, code=26):
     message = "Invalid partition {partition}: must be < {partitions}"
 
 
+class InvalidPartitions(RivvenError, code=27):
+    """A number of partitions that the topic cannot have."""
+
+    message = "{reason}"
+
+
 class InvalidTopic(RivvenError, code=22):
     """A topic name or partition count outside the rules."""
 
@@ -153,3 +159,141 @@ class NotYet(RivvenError, code=30):
     """A request that this version understands and does not serve."""
 
     message = "{request} is not served by this version"
+
+
+class LimitReached(RivvenError, code=31):
+    """One more of something of which there is a most."""
+
+    message = "there are {count} {what}, and there may be {most}; {remedy}"
+
+
+# Consumer groups
+
+
+class UnknownMember(RivvenError, code=40):
+    """A member id that the group does not know: it never joined, left, or was silent for too long."""
+
+    message = "group {group!r} has no member {member!r}; join again"
+
+
+class IllegalGeneration(RivvenError, code=41):
+    """A member that speaks for a generation other than the present one."""
+
+    message = "group {group!r} is at generation {present}, and the request is of {given}; join again"
+
+
+class RebalanceInProgress(RivvenError, code=42, retriable=True):
+    """The group is gathering its members anew."""
+
+    message = "group {group!r} is rebalancing; join again"
+
+
+class MemberIdRequired(RivvenError, code=43, retriable=True):
+    """A new member is given its id first, so that a lost answer leaves nobody behind."""
+
+    message = "join group {group!r} again as member {member!r}"
+
+
+class FencedInstance(RivvenError, code=44):
+    """Another member has taken over this static member's place."""
+
+    message = "another member of group {group!r} has taken over the instance {instance!r}"
+
+
+class InconsistentGroupProtocol(RivvenError, code=45):
+    """A member whose protocols the rest of the group does not share."""
+
+    message = "group {group!r}: {reason}"
+
+
+class InvalidSessionTimeout(RivvenError, code=46):
+    """A session timeout outside the bounds that the broker is configured with."""
+
+    message = "a session timeout of {timeout_ms} ms is outside [{timeout_ms_min}, {timeout_ms_max}]"
+
+
+class GroupFull(RivvenError, code=47):
+    """One more member, group or offset than the limits allow."""
+
+    message = "group {group!r}: {what} would go above the limit of {limit}"
+
+
+class GroupNotEmpty(RivvenError, code=48):
+    """An act that needs a group without members."""
+
+    message = "group {group!r} still has {members} members; stop them first"
+
+
+class GroupNotFound(RivvenError, code=49):
+    """No group of that name, or none of the kind that was asked for."""
+
+    message = "there is no {kind} group {group!r}"
+
+
+class InvalidGroupRequest(RivvenError, code=50):
+    """A group request with a field outside its rule."""
+
+    message = "group {group!r}: {field} {reason}"
+
+
+class FencedMemberEpoch(RivvenError, code=51):
+    """A member whose epoch the group no longer accepts; it must give up its partitions and join again."""
+
+    message = "group {group!r}: member {member!r} is at epoch {present}, and the request is of {given}; join again"
+
+
+class StaleMemberEpoch(RivvenError, code=52, retriable=True):
+    """A commit or fetch of offsets with a member epoch that is not the present one."""
+
+    message = "group {group!r}: member {member!r} is at epoch {present}, and the request is of {given}; try again"
+
+
+class UnreleasedInstance(RivvenError, code=53):
+    """A static member's place that its holder has not left."""
+
+    message = "the instance {instance!r} of group {group!r} is still in use by member {member!r}"
+
+
+class UnsupportedAssignor(RivvenError, code=54):
+    """A server-side assignor that there is none of."""
+
+    message = "there is no assignor {assignor!r}; use one of: {supported}"
+
+
+class InvalidRegularExpression(RivvenError, code=55):
+    """A pattern of topics that cannot be read, or is too large."""
+
+    message = "the pattern {pattern!r} cannot be used: {reason}"
+
+
+class UnstableOffsetCommit(RivvenError, code=56, retriable=True):
+    """Offsets of a transaction that has not ended yet."""
+
+    message = "group {group!r} has offsets of {partition} in an open transaction; try again"
+
+
+class OffsetMetadataTooLarge(RivvenError, code=57):
+    """A text beside a committed offset that is above the limit."""
+
+    message = "{metadata_bytes} bytes of offset metadata are above the limit of {bytes_max}"
+
+
+class GroupSubscribed(RivvenError, code=58):
+    """Offsets of a topic that the group is reading at this moment."""
+
+    message = "group {group!r} is subscribed to {topic!r}; its offsets cannot be deleted now"
+
+
+# Producers
+
+
+class OutOfOrderSequence(RivvenError, code=80):
+    """A batch whose number does not follow the last one of its producer: one in between is missing."""
+
+    message = "{partition}: producer {producer_id} sent sequence {given} where {due} was due"
+
+
+class InvalidProducerEpoch(RivvenError, code=81):
+    """A batch of a producer's earlier life; a later one has written since."""
+
+    message = "{partition}: producer {producer_id} is at epoch {present}, and the batch is of {given}"

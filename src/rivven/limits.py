@@ -45,6 +45,9 @@ TOPIC_NAME_CHARS_MAX = 255
 PARTITIONS_PER_TOPIC_MAX = 100_000
 PARTITIONS_MAX = 200_000
 
+QUOTA_ENTITIES_MAX = 10_000
+"""Users, clients and groups with limits of their own; all are kept in memory and told in one reply."""
+
 # Producers
 PRODUCER_BATCHES_KEPT = 5
 PRODUCERS_PER_PARTITION_MAX = 100_000
@@ -55,6 +58,26 @@ COMPACT_KEYS_MAX = 5_000_000
 COMPACT_KEY_BYTES_MAX = 512 * MIB
 """How much key data one cleaning pass holds in memory; a longer dirty section takes several passes."""
 
+# Consumer groups
+GROUPS_MAX = 100_000
+GROUP_ID_BYTES_MAX = 1 * KIB
+GROUP_MEMBERS_MAX = 1_000
+"""How many members one group may have, unless the configuration says less."""
+GROUP_BYTES_MAX = 16 * MIB
+"""What all members of one group may bring along: their metadata and their assignments; it is one record."""
+GROUP_WAITING_MAX = 10_000
+"""How many requests may wait for one group while a change of it is being written."""
+GROUP_PROTOCOLS_MAX = 32
+MEMBER_TEXT_BYTES_MAX = 1 * KIB
+"""Member id, instance id, client id, host and rack."""
+MEMBER_TOPICS_MAX = 10_000
+OFFSETS_PER_GROUP_MAX = 200_000
+OFFSETS_PER_COMMIT_MAX = 50_000
+OFFSET_METADATA_BYTES_MAX = 4 * KIB
+PATTERN_CHARS_MAX = 256
+PATTERN_STATES_MAX = 2_000
+"""How large an automaton one pattern of topics may become, and how many of its states are remembered."""
+
 assert BATCH_BYTES_MAX <= SEGMENT_BYTES_MAX
 assert SEGMENT_BYTES_MAX < 2**32, "index positions are 32 bits"
 assert BATCH_BYTES_MAX + WAL_HEADER_BYTES + 4 * KIB <= WAL_FILE_BYTES, "any batch fits into one write-ahead file"
@@ -62,3 +85,4 @@ assert WAL_GROUP_BYTES <= WAL_FILE_BYTES // 2
 assert WAL_WAITING_BYTES_MAX >= BATCH_BYTES_MAX
 assert MESSAGE_BYTES_DEFAULT <= BATCH_BYTES_MAX
 assert READ_BYTES_MAX >= BATCH_BYTES_MAX
+assert GROUP_BYTES_MAX + GROUP_MEMBERS_MAX * 5 * MEMBER_TEXT_BYTES_MAX <= BATCH_BYTES_MAX, "a group is one record"

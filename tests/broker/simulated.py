@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from random import Random
 from typing import Any
 
 from rivven.broker import Broker, BrokerConfig, Reply, Session
 from rivven.log import Store, StoreConfig, SyncPolicy
 from rivven.sim import SimClock, SimDisk, SimEntropy
-from rivven.wire import Format, Request, Response
+from rivven.wire import Format, Request
 
 
 class World:
     """One node through several lives; `ask` is a whole round trip, `send` and `settle` are its halves."""
 
-    def __init__(self, *, policy: str = "every_write", **config: Any) -> None:
+    def __init__(
+        self, *, policy: str = "every_write", defaults: Mapping[str, str] | None = None, **config: Any
+    ) -> None:
         rng = Random(1)
         self.disk = SimDisk(rng)
         self.clock = SimClock()
         self._entropy = SimEntropy(rng)
         self._store_config = StoreConfig(
-            sync_policy=SyncPolicy.parse(policy), wal_file_bytes=1 << 20, wal_first_file_bytes=1 << 18
+            sync_policy=SyncPolicy.parse(policy),
+            wal_file_bytes=4 << 20,
+            wal_first_file_bytes=1 << 18,
+            topic_defaults=defaults or {},
         )
         self._config = BrokerConfig(**config)
         self.session = Session("127.0.0.1")
@@ -30,8 +37,11 @@ class World:
         store = Store(self.disk, self.clock, self._entropy, self._store_config)
         self.broker = Broker(store, self.disk, self.clock, self._config)
 
-    def restart(self) -> None:
+    def restart(self, *, defaults: Mapping[str, str] | None = None) -> None:
+        """Kill it, and start it again, with other defaults for topics if some are given."""
         self.disk.kill()
+        if defaults is not None:
+            self._store_config = replace(self._store_config, topic_defaults=defaults)
         self._open()
 
     def send(self, request: Request, session: Session | None = None) -> Reply:
@@ -46,8 +56,8 @@ class World:
             self.disk.step()
         self.broker.turn()
 
-    def ask(self, request: Request, session: Session | None = None) -> Response:
+    def ask(self, request: Request, session: Session | None = None) -> Any:
         reply = self.send(request, session)
         self.settle()
-        assert reply.response is not None, f"{request} is not answered"
+        assert reply.response is not None, f"{type(request).__name__} is not answered"
         return reply.response

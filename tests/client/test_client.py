@@ -55,6 +55,20 @@ def test_topic_configs(tmp_path):
     asyncio.run(play())
 
 
+def test_a_topic_is_created_with_its_settings_or_not_at_all(tmp_path):
+    async def play():
+        async with connected(tmp_path) as client:
+            assert await client.create_topic("t", 2, configs={"retention.ms": "1000"}) == 2
+            entries = await client.describe_topic_config_entries("t")
+            assert (entries["retention.ms"].value, entries["retention.ms"].is_default) == ("1000", False)
+            assert entries["segment.bytes"].is_default
+            with pytest.raises(ServerException, match=r"did you mean retention\.ms"):
+                await client.create_topic("u", configs={"retention.msec": "1"})
+            assert await client.list_topics() == ["t"]
+
+    asyncio.run(play())
+
+
 def test_single_records_offsets_and_deletion(tmp_path):
     async def play():
         async with connected(tmp_path) as client:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rivven.errors import Malformed
+from rivven.record import Record
 
 ROWS = [(1000, b"a", b"one", ()), (990, None, b"two", [("h", None), ("hé", b"x" * 70)]), (1005, b"a", None, ())]
 
@@ -263,3 +265,57 @@ def test_a_missing_native_twin_is_said_once():
 
 def test_the_broker_does_not_load_arrow():
     assert stderr_of("import sys, rivven.record; assert 'pyarrow' not in sys.modules") == ""
+
+
+# Records that die
+
+
+class Marked(Record):
+    """A record with room for more, as a subclass has."""
+
+
+def test_the_memory_of_dead_records_makes_new_ones_whatever_died(record: ModuleType):
+    batch = record.encode([(place, b"%d" % place, b"v" * place, ()) for place in range(40)])
+    expected = list(record.decode(batch))
+    for _ in range(3):
+        for length in (0, 1, 4, 6, 20):
+            tuple.__new__(record.Record, range(length))  # no `Record` that anyone should make, but one can
+        Marked(1, 2, b"k", b"v").note = "gone with it"
+        assert record.decode(batch) == expected
+    assert all(type(found) is record.Record and len(found) == 5 for found in record.decode(batch))
+
+
+def test_dead_records_let_go_of_what_they_held(record: ModuleType):
+    batch = record.encode([(1, b"k", b"v", ())] * 100)
+    value, before = b"held by many", sys.getrefcount(record.Record)
+    held = [record.Record(place, 0, None, value) for place in range(100)]
+    records = [record.decode(batch) for _ in range(100)]
+    assert sys.getrefcount(value) > 100
+    del held, records
+    assert sys.getrefcount(value) < 10
+    assert sys.getrefcount(record.Record) < before + 10
+
+
+def test_records_nested_beyond_reason_die_without_overflowing_the_stack(record: ModuleType):
+    nested = None
+    for _ in range(200_000):
+        nested = record.Record(0, 0, None, nested)
+    del nested
+    assert record.decode(record.encode([(1, None, b"v", ())]))[0].value == b"v"
+
+
+def test_a_record_in_a_cycle_is_collected(record: ModuleType):
+    cycle: list[object] = []
+    cycle.append(record.Record(0, 0, None, cycle))
+    gc.collect()
+    del cycle
+    assert gc.collect() >= 2
+
+
+@pytest.mark.parametrize("length", [0, 1, 15, 16, 17, 31, 255, 256, 257, 1000])
+def test_columns_hold_strings_of_any_length_to_the_last_byte(record: ModuleType, length):
+    value = bytes(place * 7 & 0xFF for place in range(length))
+    batch = record.encode([(1, value[:5], value, ())] * 3 + [(1, None, value, ()), (1, value, None, ())])
+    rows = record.to_arrow(batch)
+    assert rows["value"].to_pylist() == [value] * 4 + [None]
+    assert rows["key"].to_pylist() == [value[:5]] * 3 + [None, value]

@@ -19,6 +19,7 @@ import pytest
 
 from rivven import __version__
 from rivven.errors import BadDirectory, DirectoryLocked, DiskFull
+from rivven.log.blocking import BlockingStore
 from rivven.server import logs
 from rivven.server.config import Settings
 from rivven.server.main import explain, main
@@ -123,7 +124,7 @@ def test_it_tells_when_it_is_ready_and_stops_in_good_order(tmp_path):
     with daemon(tmp_path, "--http-port", str(port)) as (process, line):
         assert re.fullmatch(
             rf"rivvend ready: native protocol on 127\.0\.0\.1:\d+, http on 127\.0\.0\.1:{port}, data in \S+/data "
-            r"\(0 topics, 0 partitions, recovered in \d+ ms\)\n",
+            r"\(0 topics, 0 partitions, recovered in \d+ ms from nothing\)\n",
             line,
         )
         for path in ("/health/ready", "/metrics", "/"):
@@ -153,6 +154,23 @@ def test_its_logs_are_json_on_request(tmp_path):
     ready = json.loads(line)
     assert (ready["event"], ready["topics"], ready["http"], ready["level"]) == ("ready", 0, None, "info")
     assert [json.loads(each)["message"] for each in errors.splitlines()][-1] == "stopped in good order"
+
+
+def test_the_ready_line_tells_how_the_last_process_ended(tmp_path):
+    store = BlockingStore(str(tmp_path / "data"))
+    store.create_topic("t")
+    store.close()
+    with daemon(tmp_path, "--http-port", "0") as (process, line):
+        assert "1 topic, 1 partition, recovered in" in line
+        assert line.endswith(" ms after a clean stop)\n")
+        process.kill()
+    with daemon(tmp_path, "--http-port", "0") as (process, line):
+        assert line.endswith(" ms after an unclean stop: took 0 batches from the write-ahead log)\n")
+        process.kill()
+    with daemon(tmp_path, "--http-port", "0", "--log-format", "json") as (process, line):
+        ready = json.loads(line)
+        assert (ready["clean_stop"], ready["replayed_batches"], ready["cut_bytes"]) == (False, 0, 0)
+        assert ended(process)[0] == 0
 
 
 def test_it_is_ready_within_a_second_of_work(tmp_path):
@@ -200,12 +218,13 @@ STAND_IN = """
 import asyncio, os, signal, sys
 from types import SimpleNamespace
 from rivven.errors import SyncFailed
+from rivven.log import RecoveryReport
 from rivven.server.config import Resolved, Settings
 from rivven.server.main import serve
 
 class Failing:
     address = ("127.0.0.1", 1)
-    store = SimpleNamespace(topics=[], logs=[], recovery=SimpleNamespace(elapsed_us=0))
+    store = SimpleNamespace(topics=[], logs=[], recovery=RecoveryReport())
     def __init__(self, settings): pass
     async def start(self): pass
     async def run_until(self, stop):

@@ -208,3 +208,77 @@ def test_bytes_are_told_in_units():
 def test_a_node_has_the_number_that_others_know_it_by():
     assert fnv1a(b"") == 0xCBF29CE484222325
     assert fnv1a(b"a") == 0xAF63DC4C8601EC8C
+
+
+def connected_to(http: HttpServer, said: bytes) -> socket.socket:
+    client = socket.create_connection(http.address, timeout=20)
+    client.sendall(said)
+    return client
+
+
+def ending(client: socket.socket) -> bytes:
+    """What the server says next; nothing if it hangs up, in whichever way."""
+    try:
+        return client.recv(1000)
+    except ConnectionResetError:
+        return b""
+
+
+def with_plain_app(look, **options):
+    """Run `look(http)` in a thread beside an app that answers anything."""
+
+    async def app(_, __, send):
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def run():
+        http = HttpServer(lambda: app, "127.0.0.1", 0, **options)
+        await http.start()
+        try:
+            return await asyncio.to_thread(look, http)
+        finally:
+            await http.stop()
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\nHost: x\r\nX-Slow: "])
+def test_a_client_that_never_ends_its_headers_is_closed(said):
+    def look(http):
+        with connected_to(http, said) as slow:
+            return ending(slow)
+
+    assert with_plain_app(look, headers_s=0.05) == b""
+
+
+def test_a_client_that_trickles_its_second_request_is_closed():
+    def look(http):
+        with connected_to(http, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n") as slow:
+            first = slow.recv(1000)
+            slow.sendall(b"GET / HTTP/1.1\r\n")
+            return first, ending(slow)
+
+    first, rest = with_plain_app(look, headers_s=1.0)
+    assert first.startswith(b"HTTP/1.1 204")
+    assert rest == b""
+
+
+def test_there_is_a_most_of_http_clients_and_one_that_leaves_makes_room():
+    asked = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+
+    def ask(http):
+        with connected_to(http, asked) as client:
+            return ending(client)[:12]
+
+    def look(http):
+        with connected_to(http, asked) as one, connected_to(http, asked) as two:
+            here = [ending(one)[:12], ending(two)[:12]]
+            third = ask(http)
+        for _ in range(1000):
+            if ask(http):
+                return here, third
+        raise AssertionError("nobody gets in any more")
+
+    here, third = with_plain_app(look, connections_max=2)
+    assert here == [b"HTTP/1.1 204"] * 2
+    assert third == b""

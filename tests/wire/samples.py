@@ -120,6 +120,9 @@ OUR_REQUESTS: dict[str, Request] = {
         1500,
         (q.TopicBatches("t", (q.PartitionBatches(0, b"\xaa\xbb"), q.PartitionBatches(300, b""))),),
     ),
+    "ProduceBatches/transactional": q.ProduceBatches(
+        -1, 1500, (q.TopicBatches("t", (q.PartitionBatches(0, b"\xaa\xbb"),)),), "x"
+    ),
     "FetchBatches": q.FetchBatches(
         500, 1, 1_048_576, 1, (q.TopicFetch("t", (q.PartitionFetch(0, 300, 65_536, -1),)),)
     ),
@@ -162,6 +165,7 @@ PROTOBUF_REQUESTS: dict[str, Request] = {
     "Handshake": q.Handshake(2, "py"),
     "Publish": q.Publish("t", 0, b"k", b"hello"),
     "Consume": q.Consume("t", 0, 300, 500, None, 5000),
+    "ProduceBatches": OUR_REQUESTS["ProduceBatches/transactional"],
 }
 
 PROTOBUF_RESPONSES: dict[str, Response] = {

@@ -70,7 +70,7 @@ KNOWN = {
         "PublishBatch",
         lambda b: (b.s(), b.maybe(b.u), b.many(lambda: b.maybe(b.raw), b.raw), b.maybe(b.u)),
     ),
-    40: ("ProduceBatches", lambda b: (b.i(), b.u(), b.many(b.s, lambda: b.many(b.u, b.raw)))),
+    40: ("ProduceBatches", lambda b: (b.i(), b.u(), b.many(b.s, lambda: b.many(b.u, b.raw)), b.maybe(b.s))),
     41: (
         "FetchBatches",
         lambda b: (b.u(), b.u(), b.u(), b.byte(), b.many(b.s, lambda: b.many(b.u, b.u, b.u, b.i))),

@@ -11,7 +11,8 @@ from strategies import any_request
 
 from rivven.errors import Malformed
 from rivven.wire import Dialect, Format, detect, dialect_of, encode_request, requests
-from rivven.wire.detect import KAFKA_VERSIONS, NEEDED_BYTES
+from rivven.wire.detect import NEEDED_BYTES
+from rivven.wire.kafka import APIS
 
 
 def kafka(key: int, version: int, *, client: bytes | None = b"rdkafka", correlation_id: int = 1) -> bytes:
@@ -20,10 +21,10 @@ def kafka(key: int, version: int, *, client: bytes | None = b"rdkafka", correlat
     return struct.pack(">I", len(body)) + body
 
 
-@pytest.mark.parametrize("key", KAFKA_VERSIONS)
+@pytest.mark.parametrize("key", APIS)
 @pytest.mark.parametrize("client", [b"rdkafka", b"", None])
 def test_a_kafka_request_that_is_served_is_kafka(key, client):
-    for version in {KAFKA_VERSIONS[key][0], KAFKA_VERSIONS[key][1]}:
+    for version in {APIS[key].oldest, APIS[key].newest}:
         assert detect(kafka(key, version, client=client)) is Dialect.KAFKA
 
 

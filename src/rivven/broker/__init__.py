@@ -1,7 +1,26 @@
 """One node: takes a request, asks a partition or a coordinator, and fulfils replies. It decides; it never waits."""
 
+from rivven.coordinator import GroupConfig
+
+from .admit import Limit
 from .broker import Broker, BrokerConfig
+from .reading import Bounds, Fetched, Wanted
 from .session import Reply, Session
 from .stats import BrokerStats
+from .topics import ConfigValue
+from .writing import Produced
 
-__all__ = ["Broker", "BrokerConfig", "BrokerStats", "Reply", "Session"]
+__all__ = [
+    "Bounds",
+    "Broker",
+    "BrokerConfig",
+    "BrokerStats",
+    "ConfigValue",
+    "Fetched",
+    "GroupConfig",
+    "Limit",
+    "Produced",
+    "Reply",
+    "Session",
+    "Wanted",
+]

@@ -6,13 +6,21 @@ one place that counts towards quotas: once per request, and once per reply that 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from rivven.coordinator import Quotas
+from rivven.coordinator import Quotas, QuotaTable
+from rivven.errors import LimitReached
+from rivven.limits import QUOTA_ENTITIES_MAX
+from rivven.log import Document
+from rivven.ports import Clock, Disk
 from rivven.wire import Request
 from rivven.wire import requests as ask
 
 from .session import Session
+from .stats import BrokerStats
+
+QUOTAS = "quotas.json"
 
 
 class Need(NamedTuple):
@@ -88,13 +96,51 @@ def resolve(request: Request) -> list[Need]:
             return []  # the handshake, a ping, and whoever is about to say who they are
 
 
-class Admission:
-    def __init__(self, quotas: Quotas) -> None:
-        self.quotas = quotas
+class Limit(NamedTuple):
+    """A change of one quota: of whom, which, and how much; None takes it away."""
 
-    def charge(self, session: Session, key: str, amount: int, now_us: int) -> bool:
-        """Count, and hold the client up if it had too much. Whether it is held up."""
-        wait_ms = self.quotas.charge(key, amount, session.user, session.client_id, now_us)
+    entity_type: str
+    entity_name: str | None
+    key: str
+    value: int | None
+
+
+class Admission:
+    """Counts what clients have towards their quotas, and keeps these in a file."""
+
+    def __init__(self, disk: Disk, clock: Clock, stats: BrokerStats, defaults: Mapping[str, int]) -> None:
+        self._clock = clock
+        self._stats = stats
+        self._file = Document(disk, QUOTAS, QuotaTable)
+        table = self._file.load()[0] or QuotaTable()
+        self._quotas = Quotas.from_table(table, dict(defaults))
+
+    def charge(self, session: Session, key: str, amount: int) -> None:
+        """Count, and hold the client up if it had too much."""
+        now_us = self._clock.now_us()
+        wait_ms = self._quotas.charge(key, amount, session.user, session.client_id, now_us)
         if wait_ms:
             session.muted_until_us = max(session.muted_until_us, now_us + wait_ms * 1000)
-        return wait_ms > 0
+            self._stats.throttled += 1
+
+    def stored(self) -> dict[tuple[str, str | None], dict[str, int]]:
+        """The limits that were set, by entity type and name."""
+        return self._quotas.stored()
+
+    def effective(self, user: str | None, client_id: str | None) -> dict[str, int]:
+        """The limits that apply to this user and client."""
+        return self._quotas.effective(user, client_id)
+
+    def alter(self, changes: Sequence[Limit]) -> int:
+        """Set and take away limits, durably; how many there were that make sense."""
+        here = self._quotas.stored()
+        added = {(each.entity_type, each.entity_name) for each in changes if each.value is not None} - here.keys()
+        if added and len(here) + len(added) > QUOTA_ENTITIES_MAX:
+            remedy = "take some away first, or set a default for all"
+            raise LimitReached(
+                count=len(here), what="users, clients and groups with quotas", most=QUOTA_ENTITIES_MAX, remedy=remedy
+            )
+        altered = sum(self._quotas.alter(*change) for change in changes)
+        if altered:
+            self._file.save(self._quotas.to_table())
+        return altered

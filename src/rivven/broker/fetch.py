@@ -8,15 +8,25 @@ Invariant: every waiting request is in `_deadlines` until it is answered.
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from itertools import count
+from itertools import count, islice
+from operator import attrgetter
+from typing import NamedTuple
 
+from rivven.limits import MIB
 from rivven.log import Log
 from rivven.record import BatchHeader, Record, decode, walk
 
 from .stats import BrokerStats
 
 READ_COMMITTED = 1
+DECODED_BYTES_MAX = 16 * MIB
+"""How much batches may hold that were taken apart and are kept for the next reader."""
+RECORD_BYTES = 300
+"""About what a record takes in memory beside its key and value."""
+_OFFSET = attrgetter("offset")
 Try = Callable[[bool], bool]
 """Answer if there is enough, or in any case when the argument is True; whether it answered."""
 
@@ -90,11 +100,26 @@ class Waiting:
                     del self._by_log[log]
 
 
+class _Decoded(NamedTuple):
+    """A batch taken apart."""
+
+    header: BatchHeader
+    records: list[Record]
+    size_bytes: int
+
+
 class Reader:
-    """Reading for both kinds of request: whole batches as they are, or records one by one."""
+    """Reading for both kinds of request: whole batches as they are, or records one by one.
+
+    Whoever reads a record or two at a time would have the same batch read, checked and taken apart again and again:
+    so the last one of each log is kept, within `DECODED_BYTES_MAX` in all; while a turn lasts, the last of all in
+    any case.
+    """
 
     def __init__(self, stats: BrokerStats) -> None:
         self._stats = stats
+        self._decoded: OrderedDict[Log, _Decoded] = OrderedDict()
+        self.decoded_bytes = 0
 
     @staticmethod
     def readable_end(log: Log, isolation: int | None) -> int:
@@ -116,21 +141,53 @@ class Reader:
         found: list[Record] = []
         size_bytes = 0
         while offset < end and len(found) < records_max:
-            data = log.read(offset, bytes_max=max(1, bytes_max - size_bytes), upto=end)
-            if not len(data):
+            batches = self._batches_from(log, offset, max(1, bytes_max - size_bytes), end)
+            if not batches:
                 break
-            for position, header in walk(data):
-                if not header.control and not self._hidden(log, header, isolation):
-                    for record in decode(data, position, verify=False):
-                        if record.offset < offset:
-                            continue
+            for batch in batches:
+                if not self._hidden(log, batch.header, isolation):
+                    for record in islice(batch.records, bisect_left(batch.records, offset, key=_OFFSET), None):
                         record_bytes = len(record.key or b"") + len(record.value or b"")
                         if len(found) >= records_max or (found and size_bytes + record_bytes > bytes_max):
                             return self._counted(found, size_bytes)
                         found.append(record)
                         size_bytes += record_bytes
-                offset = header.next_offset
+                offset = batch.header.next_offset
         return self._counted(found, size_bytes)
+
+    def _batches_from(self, log: Log, offset: int, bytes_max: int, end: int) -> Iterable[_Decoded]:
+        """Batches taken apart, from the one that holds `offset`: the kept one, or those that are read now."""
+        kept = self._decoded.get(log)
+        if kept is not None and kept.header.base_offset <= offset < kept.header.next_offset <= end:
+            self._decoded.move_to_end(log)
+            return (kept,)
+        data = log.read(offset, bytes_max=bytes_max, upto=end)
+        return (self._keep(log, header, data, position) for position, header in walk(data)) if len(data) else ()
+
+    def _keep(self, log: Log, header: BatchHeader, data: memoryview, position: int) -> _Decoded:
+        records = decode(data, position, verify=False) if not header.control else []
+        size_bytes = RECORD_BYTES * len(records) + sum(
+            len(record.key or b"") + len(record.value or b"") for record in records
+        )
+        decoded = _Decoded(header, records, size_bytes)
+        self.forget(log)
+        self._decoded[log] = decoded
+        self.decoded_bytes += decoded.size_bytes
+        self._let_go(keep=1)
+        return decoded
+
+    def _let_go(self, keep: int) -> None:
+        while self.decoded_bytes > DECODED_BYTES_MAX and len(self._decoded) > keep:
+            self.forget(next(iter(self._decoded)))
+
+    def forget(self, log: Log) -> None:
+        """The log is gone, or no longer holds what it held at these offsets."""
+        decoded = self._decoded.pop(log, None)
+        if decoded is not None:
+            self.decoded_bytes -= decoded.size_bytes
+
+    def end_turn(self) -> None:
+        self._let_go(keep=0)
 
     def _counted(self, found: list[Record], size_bytes: int) -> list[Record]:
         self._stats.messages_out += len(found)

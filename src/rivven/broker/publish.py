@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from rivven.errors import BatchTooLarge, Malformed, RivvenError
 from rivven.limits import BATCH_RECORDS_MAX
-from rivven.log import Appended, Log, Store
+from rivven.log import Appended, Log, ProducedBatch, Store
 from rivven.ports import Clock
 from rivven.record import (
     BatchHeader,
@@ -87,7 +87,8 @@ class Publisher:
     def _append_gathered(self, log: Log, group: _Gathering) -> None:
         try:
             batch = encode(group.records, codec=_codec_of(log) or Codec.NONE)
-            done = self._append(log, batch, parse_header(batch))
+            append_ms = self._clock.now_ms() if log.config.timestamp_type == "LogAppendTime" else -1
+            done = self._append(log, batch, parse_header(batch), append_ms)
         except RivvenError as error:
             for _, answer in group.answers:
                 answer(-1, error)
@@ -98,25 +99,47 @@ class Publisher:
 
     # Whole batches
 
-    def append_batches(self, log: Log, data: memoryview, answer: Answer) -> None:
-        """Append every batch in `data`, each as it is. All are checked before the first is written."""
+    def append_batches(self, log: Log, data: memoryview, answer: Answer) -> int:
+        """Append every batch in `data`, each as it is. All are checked before the first is written.
+        Returns the time that the log gave them, -1 where they keep their own."""
+        if data.readonly:
+            data = memoryview(bytearray(data))  # offsets are written into it; protobuf hands over bytes
         checked = [(position, validate(data, position)) for position, _ in walk(data)]
         end = sum(header.batch_bytes for _, header in checked)
         if not checked or end != len(data):
             raise Malformed(what="batches", reason="nothing but whole record batches is expected")
         for _, header in checked:
             self._check(log, header)
+        if checked[0][1].producer_id >= 0 and (repeated := self._repeats(log, [header for _, header in checked])):
+            self._answer_when_durable(log, repeated.last_offset + 1, repeated.base_offset, answer)
+            return -1
+        if (group := self._gathering.pop(log, None)) is not None:
+            self._append_gathered(log, group)  # what was published before keeps the lower offsets
         codec = _codec_of(log)
+        append_ms = self._clock.now_ms() if log.config.timestamp_type == "LogAppendTime" else -1
         first: Appended | None = None
         for position, header in checked:
             whole = data[position : position + header.batch_bytes]
             batch: bytearray | memoryview = whole
             if (codec is not None and header.codec is not codec) or log.config.compacts:
                 batch, header = self._made_over(log, whole, header, codec)
-            done = self._append(log, batch, header)
+            done = self._append(log, batch, header, append_ms)
             first = first or done
         assert first is not None
         self._undurable.setdefault(log, deque()).append((done.next_offset, first.base_offset, answer))
+        return append_ms
+
+    def _repeats(self, log: Log, headers: list[BatchHeader]) -> ProducedBatch | None:
+        """What a producer sent before and sends again, or None if it is new. Raises if its numbers are neither."""
+        if len(headers) > 1:
+            raise Malformed(what="batches", reason="an idempotent producer sends one batch to a partition at a time")
+        return log.facts.producers.judge(log.partition, headers[0])
+
+    def _answer_when_durable(self, log: Log, upto: int, first: int, answer: Answer) -> None:
+        if upto <= log.durable:
+            answer(first, None)
+        else:
+            self._undurable.setdefault(log, deque()).append((upto, first, answer))
 
     def _check(self, log: Log, header: BatchHeader) -> None:
         if header.batch_bytes > log.config.max_message_bytes:
@@ -147,9 +170,9 @@ class Publisher:
 
     # Both
 
-    def _append(self, log: Log, batch: bytearray | memoryview, header: BatchHeader) -> Appended:
-        if log.config.timestamp_type == "LogAppendTime":
-            stamp(batch, self._clock.now_ms())
+    def _append(self, log: Log, batch: bytearray | memoryview, header: BatchHeader, append_ms: int) -> Appended:
+        if append_ms >= 0:
+            stamp(batch, append_ms)
             header = parse_header(batch)
         done = self._store.append(log, batch, header)
         self._stats.messages_in += header.count

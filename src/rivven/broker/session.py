@@ -9,26 +9,29 @@ from __future__ import annotations
 
 from collections import deque
 
-from rivven.wire import Format, Response
-
 
 class Reply:
-    """A place in the row of replies; `response` is None until it is fulfilled."""
+    """A place in the row of replies; `response` is None until it is fulfilled.
 
-    __slots__ = ("begun_us", "correlation_id", "format", "kind", "response", "session", "size_bytes")
+    What a response is depends on the dialect of its connection, which alone knows how to write it.
+    """
 
-    def __init__(self, session: Session, correlation_id: int, form: Format, begun_us: int, size_bytes: int) -> None:
+    __slots__ = ("begun_us", "correlation_id", "form", "kind", "response", "session", "size_bytes")
+
+    def __init__(self, session: Session, correlation_id: int, form: object, begun_us: int, size_bytes: int) -> None:
         self.session = session
         self.correlation_id = correlation_id
-        self.format = form
+        self.form = form
+        """How the request was written, for whoever writes the response in kind; nobody else looks at it."""
         self.begun_us = begun_us
         self.size_bytes = size_bytes
         """What the request holds in memory until it is answered."""
         self.kind = ""
-        self.response: Response | None = None
+        self.response: object | None = None
 
-    def fulfil(self, response: Response) -> None:
+    def fulfil(self, response: object) -> None:
         assert self.response is None, "answered twice"
+        assert response is not None
         self.response = response
 
 
@@ -47,7 +50,7 @@ class Session:
         self.connection: object = None
         """Whatever the shell sends replies by."""
 
-    def expect(self, correlation_id: int, form: Format, begun_us: int = 0, size_bytes: int = 0) -> Reply:
+    def expect(self, correlation_id: int, form: object, begun_us: int = 0, size_bytes: int = 0) -> Reply:
         reply = Reply(self, correlation_id, form, begun_us, size_bytes)
         self.owed.append(reply)
         return reply

@@ -22,7 +22,10 @@ CODES: dict[type[errors.RivvenError], str] = {
     errors.UnknownTopic: "UNKNOWN_TOPIC_OR_PARTITION",
     errors.UnknownPartition: "INVALID_PARTITION",
     errors.InvalidTopic: "INVALID_TOPIC_NAME",
+    errors.InvalidPartitions: "INVALID_PARTITIONS",
     errors.InvalidConfig: "INVALID_CONFIG",
+    errors.GroupFull: "GROUP_FULL",
+    errors.LimitReached: "LIMIT_REACHED",
     errors.NotYet: "UNSUPPORTED",
 }
 

@@ -58,24 +58,13 @@ def create(
         if if_missing and name in client.list_topics():
             count, created = client.get_metadata(name)[1], False
         else:
-            count, created = _create(client, name, partitions, pairs), True
+            count, created = client.create_topic(name, partitions, configs=dict(pairs)), True
     if as_json:
         show.show_json({"topic": name, "partitions": count, "created": created})
     elif created:
         done(f"Created topic '{name}' with {count} partitions")
     else:
         show.say(f"Topic '{name}' exists already, with {counted(count, 'partition')}")
-
-
-def _create(client: blocking.RivvenClient, name: str, partitions: int | None, pairs: list[tuple[str, str]]) -> int:
-    count = client.create_topic(name, partitions)
-    if pairs:
-        try:
-            client.alter_topic_config(name, pairs)
-        except BaseException:
-            client.delete_topic(name)  # all of it, or nothing
-            raise
-    return count
 
 
 @app.command("list")

@@ -25,9 +25,22 @@ class Admin:
 
     # Topics
 
-    async def create_topic(self, name: str, partitions: int | None = None) -> int:
-        """Create a topic; how many partitions it has. None leaves that to the server."""
-        return (await self._ask(ask.CreateTopic(name, partitions), tell.TopicCreated, repeat=False)).partitions
+    async def create_topic(
+        self, name: str, partitions: int | None = None, *, configs: Mapping[str, str] | None = None
+    ) -> int:
+        """Create a topic; how many partitions it has. None leaves that to the server.
+
+        With `configs` it is made first and configured then, two requests in all; if the second fails the topic is
+        deleted again.
+        """
+        count = (await self._ask(ask.CreateTopic(name, partitions), tell.TopicCreated, repeat=False)).partitions
+        if configs:
+            try:
+                await self.alter_topic_config(name, configs.items())
+            except BaseException:
+                await self.delete_topic(name)
+                raise
+        return count
 
     async def list_topics(self) -> list[str]:
         return list((await self._ask(ask.ListTopics(), tell.Topics)).topics)
@@ -46,8 +59,13 @@ class Admin:
         return (await self._ask(request, tell.PartitionsCreated, repeat=False)).new_partition_count
 
     async def describe_topic_configs(self, topic: str) -> dict[str, str]:
+        """Every setting of a topic with its value, chosen or default."""
+        return {key: entry.value for key, entry in (await self.describe_topic_config_entries(topic)).items()}
+
+    async def describe_topic_config_entries(self, topic: str) -> dict[str, tell.TopicConfigValue]:
+        """The same with what is known of each setting: its `value`, and whether that `is_default`."""
         answer = await self._ask(ask.DescribeTopicConfigs((topic,)), tell.TopicConfigsDescribed)
-        return {key: entry.value for described in answer.configs for key, entry in described.configs.items()}
+        return {key: entry for described in answer.configs for key, entry in described.configs.items()}
 
     async def alter_topic_config(self, topic: str, configs: Iterable[tuple[str, str | None]]) -> int:
         """Change settings of a topic; None restores the default. How many were changed."""

@@ -24,6 +24,8 @@ from pathlib import Path
 from time import time_ns
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
+from rivven.record import ATOMIC
+
 from . import client as shell_client
 from . import consumer as shell_consumer
 from . import producer as shell_producer
@@ -211,6 +213,7 @@ class RivvenClient(_Blocking[shell_client.RivvenClient]):
     get_metadata = _waits(shell_client.RivvenClient.get_metadata)
     create_partitions = _waits(shell_client.RivvenClient.create_partitions)
     describe_topic_configs = _waits(shell_client.RivvenClient.describe_topic_configs)
+    describe_topic_config_entries = _waits(shell_client.RivvenClient.describe_topic_config_entries)
     alter_topic_config = _waits(shell_client.RivvenClient.alter_topic_config)
     get_offset_bounds = _waits(shell_client.RivvenClient.get_offset_bounds)
     get_offset_for_timestamp = _waits(shell_client.RivvenClient.get_offset_for_timestamp)
@@ -234,13 +237,14 @@ class Producer(_Blocking[shell_producer.Producer]):
     def __init__(self, inner: shell_producer.Producer, thread: _LoopThread) -> None:
         super().__init__(inner, thread)
         self._lock = threading.Lock()
-        self._acquire, self._release = self._lock.acquire, self._lock.release
         self._room = threading.Condition(self._lock)
-        self._must_wait = False
         self._waiters = 0
         self._closed = False
         self._outbox = inner._outbox
-        self._add = inner._outbox.add
+        self._sorter = inner._outbox.sorter
+        self._add: Callable[[bytes | None, bytes | None, int], bool] = (
+            self._sorter.add if ATOMIC else self._add_locked
+        )
         inner._guard = self._lock
         inner._on_room = self._tell_room
 
@@ -271,18 +275,20 @@ class Producer(_Blocking[shell_producer.Producer]):
     ) -> None:
         """Hand a record over, waiting only while the buffer is full. `on_delivery` hears what became of it."""
         if timestamp_ms is None:
-            timestamp_ms = time_ns() // 1_000_000
-        self._acquire()  # half as dear as `with`
-        try:
-            if self._must_wait:
+            now_ns = time_ns()
+            if partition is None and not headers and on_delivery is None and self._add(value, key, now_ns):
+                return
+            timestamp_ms = now_ns // 1_000_000
+        with self._lock:
+            if self._sorter.shut:
                 self._wait_for_room()
-            news = self._add(value, key, partition, headers, timestamp_ms, on_delivery)
-            if news:
-                self._must_wait = self._outbox.is_full
-        finally:
-            self._release()
+            news = self._outbox.add(value, key, partition, headers, timestamp_ms, on_delivery)
         if news:
             self._wake()
+
+    def _add_locked(self, value: bytes | None, key: bytes | None, now_ns: int) -> bool:
+        with self._lock:
+            return self._sorter.add(value, key, now_ns)
 
     def put_nowait(
         self,
@@ -329,7 +335,8 @@ class Producer(_Blocking[shell_producer.Producer]):
     def close(self) -> None:
         """Flush, then close. A second call does nothing."""
         with self._lock:
-            self._closed = self._must_wait = True
+            self._closed = True
+            self._outbox.close()
             self._room.notify_all()
         self._thread.run(self._inner.close())
 
@@ -344,7 +351,7 @@ class Producer(_Blocking[shell_producer.Producer]):
             self._waiters -= 1
         if self._closed:
             raise Closed(what="producer")
-        self._must_wait = False
+        self._outbox.look_for_room()
 
     def _tell_room(self) -> None:
         if self._waiters:

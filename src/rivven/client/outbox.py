@@ -1,8 +1,8 @@
 """What a producer holds until the server has it: records gathered into batches, partition by partition.
 
-A record is appended to its partition's open batch and costs nothing more until the batch is taken. A batch is ripe
-with `batch_bytes` or after `linger_ms`; while the partition waits for an answer its open batch may grow further, up
-to `batch_bytes_max`, so that a slow server is sent few large batches and an idle one small ones at once.
+A record is written into its partition's open batch at once, and no object is kept for it. A batch is ripe with
+`batch_bytes` or after `linger_ms`; while the partition waits for an answer its open batch may grow further, up to
+`batch_bytes_max`, so that a slow server is sent few large batches and an idle one small ones at once.
 Invariant: a partition has at most one parcel under way, and what is refused goes back to the front. So records of
 one partition arrive in the order in which they were added, whatever is tried again.
 """
@@ -17,14 +17,23 @@ from typing import Any, NamedTuple
 
 from rivven.errors import BatchTooLarge, RivvenError
 from rivven.limits import KIB, MIB
-from rivven.record import Codec, NewRecord, decode, encode, murmur2
+from rivven.record import (
+    RECORD_OVERHEAD_BYTES,
+    BatchBuilder,
+    Built,
+    Codec,
+    NewRecord,
+    Sorter,
+    complete,
+    decode,
+    encode,
+    partition_for_key,
+)
 
 from .failures import BufferFull, ConfigException, SerializationException, TimeoutException, TryAgain, word_of
 from .retry import Backoff
 from .values import Delivery, Headers
 
-RECORD_OVERHEAD_BYTES = 32
-"""At most what a record takes beside its key, value and headers."""
 HEADER_OVERHEAD_BYTES = 12
 RECORD_BYTES_MAX = 10 * MIB - 4 * KIB
 """No request can carry a longer one."""
@@ -63,9 +72,9 @@ class Sending:
 
 
 class Batch:
-    """Records that travel together: as rows until they are encoded, then as bytes."""
+    """Records that travel together: as they were gathered until they are encoded for good."""
 
-    __slots__ = ("born_ms", "count", "encoded", "rows", "size_bytes", "watchers")
+    __slots__ = ("born_ms", "built", "count", "encoded", "rows", "size_bytes", "watchers")
 
     def __init__(self, count: int, size_bytes: int, born_ms: int, watchers: list[tuple[int, int, Watcher]]) -> None:
         self.count = count
@@ -73,21 +82,25 @@ class Batch:
         self.born_ms = born_ms
         self.watchers = watchers
         """The place of the first record, how many, whom to tell. None of them: whoever waits for the whole batch."""
+        self.built: Built | None = None
         self.rows: list[NewRecord] | None = None
         self.encoded: bytearray | None = None
 
     def encode(self, codec: Codec, level: int | None) -> bytearray:
         if self.encoded is None:
-            assert self.rows is not None
-            self.encoded = encode(self.rows, codec=codec, level=level)
-            self.rows = None
+            if self.built is not None:
+                self.encoded = complete(self.built, codec=codec, level=level)
+            else:
+                assert self.rows is not None
+                self.encoded = encode(self.rows, codec=codec, level=level)
+            self.built = self.rows = None
         return self.encoded
 
     def records(self) -> list[NewRecord]:
         if self.rows is not None:
             return self.rows
-        assert self.encoded is not None
-        return [(record.timestamp_ms, record.key, record.value, record.headers) for record in decode(self.encoded)]
+        encoded = self.encode(Codec.NONE, None)
+        return [(record.timestamp_ms, record.key, record.value, record.headers) for record in decode(encoded)]
 
     def halves(self) -> list[Batch]:
         rows = self.records()
@@ -122,20 +135,18 @@ class Lane:
     """One partition's way out."""
 
     __slots__ = (
-        *("backoff", "begun_ms", "counted_bytes", "mark", "not_before_ms", "one_by_one", "parcel", "partition"),
-        *("ripe", "rows", "sealed", "size_bytes", "watchers"),
+        *("backoff", "begun_ms", "builder", "counted_bytes", "not_before_ms", "one_by_one", "parcel", "partition"),
+        *("ripe", "sealed", "watchers"),
     )
 
     def __init__(self, partition: int, backoff: Backoff) -> None:
         self.partition = partition
         self.backoff = backoff
-        self.rows: list[NewRecord] = []
+        self.builder = BatchBuilder()
+        """The open batch; its mark is the size from which on adding a record is more than writing it."""
         self.watchers: list[tuple[int, int, Watcher]] = []
-        self.size_bytes = 0
         self.counted_bytes = 0
-        """What of it the outbox knows of."""
-        self.mark = 0
-        """The size from which on adding a record is more than appending it."""
+        """How much of the open batch the outbox knows of."""
         self.ripe = False
         self.begun_ms = 0
         self.sealed: deque[Batch] = deque()
@@ -187,6 +198,9 @@ class Outbox:
         self._active: dict[Lane, None] = {}
         """Lanes with something in them."""
         self._sticky: Lane | None = None
+        self.sorter = Sorter()
+        """The quick way in, for plain records into batches that have begun. It is shut while the box is full."""
+        self.is_closed = False
         if partitions:
             self.place(partitions)
 
@@ -211,84 +225,82 @@ class Outbox:
     ) -> bool:
         """Take a record. Whether there is news for the caller: a batch has begun or is ripe, or the box is full.
 
-        This is the path of every single record: keep it short. Bytes are counted, and the bound on them is looked
-        at, whenever a batch has grown by `batch_bytes`.
+        Callers try `sorter.add` first. Bytes are counted, and the bound on them is looked at, whenever a batch has
+        grown by `batch_bytes`.
         """
-        lane: Lane | None
-        lanes = self._lanes
-        if partition is None and not headers and type(value) is bytes and lanes:
-            if key is None:
-                lane, size_bytes = self._sticky, len(value) + RECORD_OVERHEAD_BYTES
-            elif type(key) is bytes:
-                lane = lanes[(murmur2(key) & 0x7FFFFFFF) % len(lanes)]  # `partition_for_key`, without the call
-                size_bytes = len(value) + len(key) + RECORD_OVERHEAD_BYTES
-            else:
-                lane, size_bytes = None, 0
-            if lane is not None and (after_bytes := lane.size_bytes + size_bytes) < lane.mark:
-                lane.size_bytes = after_bytes
-                if watcher is not None:
-                    lane.watchers.append((len(lane.rows), 1, watcher))
-                lane.rows.append((timestamp_ms, key, value, ()))
-                return False
-        if type(value) is bytes:
-            size_bytes = len(value) + RECORD_OVERHEAD_BYTES
-        else:
+        if type(value) is not bytes:
             value = as_bytes(value, "value")
-            size_bytes = len(value or b"") + RECORD_OVERHEAD_BYTES
-        if key is not None:
-            if type(key) is not bytes:
-                key = as_bytes(key, "key")
-                assert key is not None
-            size_bytes += len(key)
+        if type(key) is not bytes:
+            key = as_bytes(key, "key")
+        size_bytes = len(value or b"") + len(key or b"") + RECORD_OVERHEAD_BYTES
         if headers:
             headers, headers_bytes = checked_headers(headers)
             size_bytes += headers_bytes
-        if not lanes or size_bytes > RECORD_BYTES_MAX:
-            row = (timestamp_ms, key, value, headers)
+        row = (timestamp_ms, key, value, headers)
+        if not self._lanes or size_bytes > RECORD_BYTES_MAX:
             return self._add_unplaced(Unplaced(row, partition, size_bytes, watcher, self._clock_ms()))
-        if partition is not None:
-            if not 0 <= partition < len(lanes):
-                raise ConfigException(reason=f"no partition {partition} in {self.topic}: there are {len(lanes)}")
-            lane = lanes[partition]
-        elif key is not None:
-            lane = lanes[(murmur2(key) & 0x7FFFFFFF) % len(lanes)]
-        else:
-            lane = self._sticky
-        assert lane is not None, "one is sticky where there are any"
-        if lane.size_bytes + size_bytes >= lane.mark:
-            return self._add_slowly(lane, (timestamp_ms, key, value, headers), size_bytes, watcher)
-        lane.size_bytes += size_bytes
-        if watcher is not None:
-            lane.watchers.append((len(lane.rows), 1, watcher))
-        lane.rows.append((timestamp_ms, key, value, headers))
+        lane = self._lane_for(partition, key)
+        mark, lane.builder.mark = lane.builder.mark, 0  # nobody adds by the quick way meanwhile
+        if lane.builder.size_bytes + size_bytes >= mark:
+            return self._add_slowly(lane, row, size_bytes, watcher)
+        self._put(lane, row, size_bytes, watcher)
+        lane.builder.mark = mark
         return False
 
+    def _lane_for(self, partition: int | None, key: bytes | None) -> Lane:
+        lanes = self._lanes
+        if partition is None:
+            assert self._sticky is not None, "one is sticky where there are any"
+            return self._sticky if key is None else lanes[partition_for_key(key, len(lanes))]
+        if not 0 <= partition < len(lanes):
+            raise ConfigException(reason=f"no partition {partition} in {self.topic}: there are {len(lanes)}")
+        return lanes[partition]
+
+    @staticmethod
+    def _put(lane: Lane, row: NewRecord, size_bytes: int, watcher: Watcher | None) -> None:
+        try:
+            place = lane.builder.put(*row, size_bytes)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise SerializationException(reason=f"a record cannot be written: {error}") from None
+        if watcher is not None:
+            lane.watchers.append((place, 1, watcher))
+
     def _add_slowly(self, lane: Lane, row: NewRecord, size_bytes: int, watcher: Watcher | None) -> bool:
-        news = False
-        if lane.rows and lane.size_bytes + size_bytes > self._seal_bytes:
+        builder, news = lane.builder, False
+        if builder.count and builder.size_bytes + size_bytes > self._seal_bytes:
             self._seal(lane)
             news = True
-        if not lane.rows:
+        begins = not builder.count
+        self._put(lane, row, size_bytes, watcher)
+        if begins:
             lane.begun_ms = self._clock_ms()
             self._active[lane] = None
             news = True
-        if watcher is not None:
-            lane.watchers.append((len(lane.rows), 1, watcher))
-        lane.rows.append(row)
-        lane.size_bytes += size_bytes
-        self._count(lane)
-        if lane.size_bytes >= self._batch_bytes:
-            lane.mark = min(lane.size_bytes + self._batch_bytes, self._seal_bytes)
+        held_bytes = builder.size_bytes
+        self._count(lane, held_bytes)
+        if held_bytes >= self._batch_bytes:
+            builder.mark = min(held_bytes + self._batch_bytes, self._seal_bytes)
             if not lane.ripe:
                 lane.ripe = news = True
                 self._stick_elsewhere(lane)
         else:
-            lane.mark = self._batch_bytes
-        return news or self.waiting_bytes >= self.waiting_bytes_max
+            builder.mark = self._batch_bytes
+        return self.look_for_room() or news
 
-    def _count(self, lane: Lane) -> None:
-        self.waiting_bytes += lane.size_bytes - lane.counted_bytes
-        lane.counted_bytes = lane.size_bytes
+    def _count(self, lane: Lane, held_bytes: int) -> None:
+        self.waiting_bytes += held_bytes - lane.counted_bytes
+        lane.counted_bytes = held_bytes
+
+    def look_for_room(self) -> bool:
+        """Whether the box is full; the quick way in is shut while it is, and for good once the box is closed."""
+        full = self.waiting_bytes >= self.waiting_bytes_max
+        self.sorter.shut = full or self.is_closed
+        return full
+
+    def close(self) -> None:
+        """Take no more by the quick way; whoever adds by the other has looked whether the box is closed."""
+        self.is_closed = True
+        self.sorter.shut = True
 
     def _add_unplaced(self, record: Unplaced) -> bool:
         if record.size_bytes > RECORD_BYTES_MAX:
@@ -296,6 +308,7 @@ class Outbox:
             raise SerializationException(reason=reason)
         self.waiting_bytes += record.size_bytes
         self.unplaced.append(record)
+        self.look_for_room()
         return True
 
     def add_batch(self, partition: int | None, encoded: bytearray, count: int, watcher: Watcher | None) -> None:
@@ -304,13 +317,14 @@ class Outbox:
             raise ConfigException(reason=f"no partition {partition} in {self.topic}: there are {len(self._lanes)}")
         lane = self._sticky if partition is None else self._lanes[partition]
         assert lane is not None, "ask for partitions first"
-        if lane.rows:
+        if lane.builder.count:
             self._seal(lane)
         batch = Batch(count, len(encoded), self._clock_ms(), [] if watcher is None else [(0, count, watcher)])
         batch.encoded = encoded
         lane.sealed.append(batch)
         self._active[lane] = None
         self.waiting_bytes += len(encoded)
+        self.look_for_room()
         self._stick_elsewhere(lane)
 
     @property
@@ -324,15 +338,17 @@ class Outbox:
     def place(self, partitions: int) -> Told:
         """The topic has so many partitions: new ones take part from now on, and fewer are never believed."""
         for number in range(len(self._lanes), partitions):
-            self._lanes.append(Lane(number, Backoff(self._rng, first_ms=50, most_ms=2_000)))
+            lane = Lane(number, Backoff(self._rng, first_ms=50, most_ms=2_000))
+            self._lanes.append(lane)
+            self.sorter.extend(lane.builder)
         if self._sticky is None and self._lanes:
-            self._sticky = self._rng.choice(self._lanes)
+            self._stick(self._rng.choice(self._lanes))
         told: Told = []
         while self.unplaced and self._lanes:
             (timestamp_ms, key, value, headers), partition, size_bytes, watcher, _ = self.unplaced[0]
             try:
                 self.add(value, key, partition, tuple(headers), timestamp_ms, watcher)
-            except ConfigException as error:
+            except (ConfigException, SerializationException) as error:
                 told += self.placed_first(-1, -1, error)
             else:
                 self.unplaced.popleft()
@@ -350,15 +366,18 @@ class Outbox:
 
     def _stick_elsewhere(self, lane: Lane) -> None:
         if lane is self._sticky:
-            self._sticky = self._lanes[(lane.partition + 1) % len(self._lanes)]
+            self._stick(self._lanes[(lane.partition + 1) % len(self._lanes)])
+
+    def _stick(self, lane: Lane) -> None:
+        self._sticky, self.sorter.sticky = lane, lane.builder
 
     def _seal(self, lane: Lane) -> None:
-        self._count(lane)
-        batch = Batch(len(lane.rows), lane.size_bytes, lane.begun_ms, lane.watchers)
-        batch.rows = lane.rows
+        built = lane.builder.take()
+        self._count(lane, built.size_bytes)
+        batch = Batch(built.count, built.size_bytes, lane.begun_ms, lane.watchers)
+        batch.built = built
         lane.sealed.append(batch)
-        lane.rows, lane.watchers, lane.ripe = [], [], False
-        lane.size_bytes = lane.counted_bytes = lane.mark = 0
+        lane.watchers, lane.ripe, lane.counted_bytes = [], False, 0
         self._stick_elsewhere(lane)
 
     # Out
@@ -371,7 +390,7 @@ class Outbox:
         for lane in list(self._active):
             if lane.parcel is not None or lane.not_before_ms > now_ms:
                 continue
-            if lane.rows and (lane.ripe or lane.begun_ms + self.sending.linger_ms <= now_ms):
+            if lane.builder.count and (lane.ripe or lane.begun_ms + self.sending.linger_ms <= now_ms):
                 self._seal(lane)
             batches: list[Batch] = []
             while lane.sealed and (lane.sealed[0].size_bytes <= room_bytes or not (parcels or batches)):
@@ -403,13 +422,13 @@ class Outbox:
     def hurry(self) -> None:
         """Somebody waits for what is here: it is ripe, whatever its size."""
         for lane in self._active:
-            if lane.rows:
+            if lane.builder.count:
                 lane.ripe = True
 
     def seal_all(self) -> None:
         """Send everything without waiting for more."""
         for lane in self._active:
-            if lane.rows:
+            if lane.builder.count:
                 self._seal(lane)
 
     def watch_all(self, watcher: Watcher) -> int:
@@ -483,7 +502,7 @@ class Outbox:
         limit_ms = NEVER_MS if error else self._clock_ms() - self.sending.delivery_timeout_ms
         told: Told = []
         for lane in [lane for lane in self._active if lane.parcel is None]:
-            if lane.rows and lane.begun_ms < limit_ms:
+            if lane.builder.count and lane.begun_ms < limit_ms:
                 self._seal(lane)
             while lane.sealed and lane.sealed[0].born_ms < limit_ms:
                 told += self._settle(lane, lane.sealed.popleft(), -1, error or self._expired())
@@ -503,7 +522,7 @@ class Outbox:
         return batch.told(self.topic, lane.partition, base_offset, error)
 
     def _rest(self, lane: Lane) -> None:
-        if not lane.rows and not lane.sealed and lane.parcel is None:
+        if not lane.builder.count and not lane.sealed and lane.parcel is None:
             self._active.pop(lane, None)
 
 

@@ -58,6 +58,7 @@ class Producer:
         self._channel = Channel(cluster)
         self._channel.on_lost = self._wake
         self._outbox = Outbox(topic, 0, sending, monotonic_ms, cluster.rng)
+        self._add = self._outbox.sorter.add
         self._guard: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
         """Held while the outbox is touched; a lock where other threads add to it."""
         self._on_room: Callable[[], None] | None = None
@@ -68,8 +69,6 @@ class Producer:
         self._mending: asyncio.Task[None] | None = None
         self._refreshed_ms = 0
         self._waiting: list[asyncio.Future[None]] = []
-        self._must_wait = False
-        """The buffer was full when last seen, or all is over."""
         self._closed = False
 
     async def _start(self) -> None:
@@ -145,12 +144,14 @@ class Producer:
         on_delivery: OnDelivery | None = None,
     ) -> None:
         """Hand a record over, waiting only while the buffer is full. `on_delivery` hears what became of it."""
-        if self._must_wait or partition is not None:
-            await self._ready_for(partition)
         if timestamp_ms is None:
-            timestamp_ms = time_ns() // 1_000_000
+            now_ns = time_ns()
+            if partition is None and not headers and on_delivery is None and self._add(value, key, now_ns):
+                return
+            timestamp_ms = now_ns // 1_000_000
+        if self._outbox.sorter.shut or partition is not None:
+            await self._ready_for(partition)
         if self._outbox.add(value, key, partition, headers, timestamp_ms, on_delivery):
-            self._must_wait = self._outbox.is_full
             self._wake()
             await asyncio.sleep(0)  # without it a busy caller would fill the buffer before anything is sent
 
@@ -272,7 +273,7 @@ class Producer:
             await self._progress()
         if self._closed:
             raise Closed(what="producer")
-        self._must_wait = False
+        outbox.look_for_room()
         if partition is not None and partition >= outbox.partitions > 0:
             self._tell(self._place(await self._count_partitions()))
 
@@ -311,7 +312,8 @@ class Producer:
         try:
             await self.flush()
         finally:
-            self._closed = self._must_wait = True
+            self._closed = True
+            self._outbox.close()
             self._timer.cancel()
             self._channel.close()
             await gone(self._mending)
@@ -342,7 +344,7 @@ class Producer:
                 self._mend()
             return
         single = not connection.capabilities & Capability.BATCHES
-        while self._in_flight < IN_FLIGHT_MAX:
+        while self._in_flight < IN_FLIGHT_MAX and connection.is_open:  # a write may find out that it is not
             with self._guard:
                 parcels = outbox.take(single=single)
             if not parcels:

@@ -213,7 +213,8 @@ class Cluster:
         except TimeoutError:
             raise TimeoutException(reason=f"no connection to {address} within {timeout_ms} ms") from None
         except (OSError, ssl.SSLError) as error:
-            raise ConnectionException(reason=f"no connection to {address}: {error}") from None
+            why = str(error) or ("it hung up; does it speak TLS 1.3?" if tls else type(error).__name__)
+            raise ConnectionException(reason=f"no connection to {address}: {why}") from None
         try:
             await self._shake_hands(connection)
             if self.log_in is not None:
@@ -341,7 +342,8 @@ def make_tls_cluster(
         if client_cert_path is not None:
             context.load_cert_chain(str(client_cert_path), None if client_key_path is None else str(client_key_path))
     except (OSError, ssl.SSLError) as error:
-        raise ConfigException(reason=f"the certificates cannot be used: {error}") from None
+        names = ", ".join(str(path) for path in (ca_cert_path, client_cert_path, client_key_path) if path is not None)
+        raise ConfigException(reason=f"the certificates cannot be used ({names}): {error}") from None
     return Cluster(parse_addresses(address), options or Options(), (context, server_name))
 
 

@@ -45,6 +45,12 @@ class Offsets:
     def groups(self) -> list[str]:
         return sorted(self._by_group)
 
+    def count(self, group: str) -> int:
+        return len(self._by_group.get(group, {}))
+
+    def group_count(self) -> int:
+        return len(self._by_group)
+
     def of_group(self, group: str) -> dict[tuple[str, int], CommittedOffset]:
         return dict(self._by_group.get(group, {}))
 

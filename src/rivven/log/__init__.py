@@ -19,6 +19,7 @@ from .offline import (
     segment_batches,
     walk_batches,
 )
+from .producers import ProducedBatch
 from .recover import Cut, Damage, RecoveryReport
 from .store import Store, StoreConfig
 from .topics import Topic, check_name
@@ -45,6 +46,7 @@ __all__ = [
     "Log",
     "Match",
     "PartitionFiles",
+    "ProducedBatch",
     "Rebuilt",
     "RecoveryReport",
     "SegmentFiles",

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from rivven.errors import InvalidProducerEpoch, OutOfOrderSequence
 from rivven.limits import PRODUCER_BATCHES_KEPT, PRODUCERS_PER_PARTITION_MAX
+from rivven.model import TopicPartition
 from rivven.record import BatchHeader
 
 
@@ -46,6 +48,30 @@ class Producers:
 
     def rows(self) -> list[Producer]:
         return list(self._by_id.values())
+
+    def judge(self, partition: TopicPartition, header: BatchHeader) -> ProducedBatch | None:
+        """The batch that this one repeats, or None if it comes next. Raises if it does neither.
+
+        A producer that is not known here may begin with any sequence: what it wrote before may have expired.
+        """
+        known = self._by_id.get(header.producer_id)
+        if known is None:
+            return None
+        given, facts = header.base_sequence, {"partition": partition, "producer_id": header.producer_id}
+        if header.producer_epoch < known.epoch:
+            raise InvalidProducerEpoch(present=known.epoch, given=header.producer_epoch, **facts)
+        if header.producer_epoch > known.epoch or not known.batches:
+            if given != 0 and header.producer_epoch > known.epoch:
+                raise OutOfOrderSequence(given=given, due=0, **facts)
+            return None
+        last_sequence = last_sequence_of(header)
+        for produced in known.batches:
+            if produced.base_sequence == given and produced.last_sequence == last_sequence:
+                return produced
+        due = (known.batches[-1].last_sequence + 1) & 0x7FFFFFFF
+        if given != due:
+            raise OutOfOrderSequence(given=given, due=due, **facts)
+        return None
 
     def note(self, header: BatchHeader) -> None:
         """Take an appended batch into account. Control batches carry an epoch, but no sequence."""

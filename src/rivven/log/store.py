@@ -79,6 +79,8 @@ class Store:
         self._topics: dict[str, Topic] = {}
         self._by_id: dict[bytes, Topic] | None = None
         """Made when it is asked for, and given up whenever a topic changes."""
+        self.topic_changes = 0
+        """Goes up whenever a topic is made, grown, configured or deleted."""
         self._chores = ChoreList()
         self._checkpoint_wanted = False
         self._syncing: SyncSegments | None = None
@@ -289,6 +291,7 @@ class Store:
 
     def _save_topics(self, deleting: Topic | None = None) -> None:
         self._by_id = None
+        self.topic_changes += 1
         try:
             listed = TopicList(self.topics, [deleting] if deleting is not None else [])
             topic_files.document(self._disk).save(listed)

@@ -1,6 +1,6 @@
 """Records and the batches that carry them: bytes in, values out, and back. A pure and a native twin do the loops."""
 
-from .batch import decode, encode, patch, rewrite, stamp, validate, walk
+from .batch import complete, decode, encode, patch, rewrite, stamp, validate, walk
 from .columnar import from_arrow, to_arrow
 from .compression import compress, decompress
 from .header import (
@@ -17,7 +17,12 @@ from .header import (
 from .marker import decode_marker, encode_marker
 from .partitioner import partition_for_key
 from .pure import NewRecord
-from .twin import NATIVE, kernel
+from .pure_builder import RECORD_OVERHEAD_BYTES, Built
+from .twin import NATIVE, builder, kernel
+
+ATOMIC = builder.ATOMIC
+BatchBuilder = builder.BatchBuilder
+Sorter = builder.Sorter
 
 crc32c = kernel.crc32c
 fit = kernel.fit
@@ -27,17 +32,23 @@ scan = kernel.scan
 seek = kernel.seek
 
 __all__ = [
+    "ATOMIC",
     "CODEC_MASK",
     "CONTROL",
     "DELETE_HORIZON",
     "HEADER_BYTES",
     "LOG_APPEND_TIME",
     "NATIVE",
+    "RECORD_OVERHEAD_BYTES",
     "TRANSACTIONAL",
+    "BatchBuilder",
     "BatchHeader",
+    "Built",
     "Codec",
     "NewRecord",
     "Record",
+    "Sorter",
+    "complete",
     "compress",
     "crc32c",
     "decode",

@@ -182,6 +182,47 @@ RIVVEN_INLINE const char *get_record(const uint8_t *at, const uint8_t *end, Reco
     return NULL;
 }
 
+/* A column of byte strings under construction, with room for every row and byte that is still to come, and for
+ * COPY_STEP bytes more. */
+#define COPY_STEP 16
+#define COPY_BYTES_MAX 256
+
+typedef struct {
+    uint8_t *validity; /* a bit for each row, all of them set to begin with */
+    int32_t *ends;
+    uint8_t *data;
+    int64_t used;
+    int64_t rows;
+    int64_t nulls;
+} CellsView;
+
+/* Copy a short string by whole steps, a little beyond its end; that is faster than asking how to copy it best.
+ * Nothing at or after `end` is read. */
+RIVVEN_INLINE void copy_bytes(uint8_t *out, const uint8_t *data, int64_t length, const uint8_t *end)
+{
+    if (length > COPY_BYTES_MAX || end - data < length + COPY_STEP) {
+        memcpy(out, data, (size_t)length);
+        return;
+    }
+    for (int64_t place = 0; place < length; place += COPY_STEP)
+        __builtin_memcpy(out + place, data + place, COPY_STEP);
+}
+
+/* `end` is where the bytes end that may be read, which may be behind the string. */
+RIVVEN_INLINE void add_cell(CellsView *cells, const uint8_t *data, int64_t length, const uint8_t *end)
+{
+    int64_t row = cells->rows;
+    if (length > 0) {
+        copy_bytes(cells->data + cells->used, data, length, end);
+        cells->used += length;
+    } else if (length < 0) {
+        cells->validity[row >> 3] &= (uint8_t) ~(1u << (row & 7));
+        cells->nulls++;
+    }
+    cells->rows = row + 1;
+    cells->ends[row + 1] = (int32_t)cells->used;
+}
+
 /* An Arrow array of numbers, byte strings or lists, by its addresses. */
 typedef struct {
     const uint8_t *validity; /* NULL if nothing is missing */
@@ -221,6 +262,27 @@ RIVVEN_INLINE int ascii_only(const uint8_t *at, int64_t length)
     for (int64_t place = 0; place < length; place++)
         all |= at[place];
     return all < 0x80;
+}
+
+/* MurmurHash2 with the seed that every Kafka client uses. */
+__attribute__((unused)) static int32_t murmur2_of(const uint8_t *at, size_t length)
+{
+    const uint32_t mix = 0x5bd1e995u;
+    uint32_t state = 0x9747b28cu ^ (uint32_t)length, word;
+    for (; length >= 4; at += 4, length -= 4) {
+        word = ((uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24) * mix;
+        state = (state * mix) ^ ((word ^ word >> 24) * mix);
+    }
+    if (length) {
+        word = at[0];
+        if (length > 1)
+            word |= (uint32_t)at[1] << 8;
+        if (length > 2)
+            word |= (uint32_t)at[2] << 16;
+        state = (state ^ word) * mix;
+    }
+    state = (state ^ state >> 13) * mix;
+    return (int32_t)(state ^ state >> 15);
 }
 
 /* CRC-32C */

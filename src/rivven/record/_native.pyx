@@ -41,6 +41,7 @@ cdef extern from "_kernel.h" nogil:
     uint8_t *put_record(uint8_t *out, const RecordView *record, int64_t headers_bytes)
     const uint8_t *get_field(const uint8_t *at, const uint8_t *end, const uint8_t **data, int64_t *length)
     const char *get_record(const uint8_t *at, const uint8_t *end, RecordView *record)
+    int32_t murmur2_of(const uint8_t *at, size_t length)
     uint32_t crc32c_of(uint32_t crc, const uint8_t *at, size_t length)
     void crc_init()
 
@@ -60,9 +61,56 @@ cdef extern from *:
     #endif
         return (PyObject *)made;
     }
+
+    /* Records come and go by the batch, and memory that goes all at once is given back to the system, to be cleared
+       anew for the next batch: half of what decoding costs. So the last records to die leave their tuples here,
+       which is what `tuple` does for its own and denies to a type made from it. */
+    #define RECORD_FIELDS 5
+    #define RECORDS_SPARED_MAX 8192
+
+    #if defined(Py_GIL_DISABLED) || PY_VERSION_HEX >= 0x030E0000
+    #define rivven_new_record(type) rivven_new_tuple(type, RECORD_FIELDS)
+    #define rivven_spare_records(type) ((void)(type))
+    #else
+    static PyTypeObject *record_type;
+    static PyObject *records_spared[RECORDS_SPARED_MAX];
+    static Py_ssize_t records_spared_count;
+
+    static inline PyObject *rivven_new_record(PyTypeObject *type)
+    {
+        if (!records_spared_count)
+            return rivven_new_tuple(type, RECORD_FIELDS);
+        return (PyObject *)PyObject_InitVar((PyVarObject *)records_spared[--records_spared_count], type, RECORD_FIELDS);
+    }
+
+    static void record_dealloc(PyObject *self)
+    {
+        PyTypeObject *type = Py_TYPE(self);
+        PyObject_GC_UnTrack(self);
+        Py_TRASHCAN_BEGIN(self, record_dealloc)
+        for (Py_ssize_t place = Py_SIZE(self); --place >= 0;)
+            Py_CLEAR(((PyTupleObject *)self)->ob_item[place]);
+        if (type == record_type && Py_SIZE(self) == RECORD_FIELDS && records_spared_count < RECORDS_SPARED_MAX)
+            records_spared[records_spared_count++] = self;
+        else
+            type->tp_free(self);
+        Py_DECREF(type);
+        Py_TRASHCAN_END
+    }
+
+    /* `Record` has no slot, dictionary or finalizer beyond a tuple's, so this does all that its own would do. A type
+       made from it comes by here as well, once it has seen to what is its own. */
+    static void rivven_spare_records(PyTypeObject *type)
+    {
+        record_type = type;
+        type->tp_dealloc = record_dealloc;
+    }
+    #endif
     #define rivven_set(tuple, place, item) (((PyTupleObject *)(tuple))->ob_item[place] = (item))
     """
     object rivven_new_tuple(PyTypeObject *kind, Py_ssize_t length)
+    object rivven_new_record(PyTypeObject *kind)
+    void rivven_spare_records(PyTypeObject *kind)
     void rivven_set(object made, Py_ssize_t place, PyObject *item)
     PyObject *new_long "PyLong_FromLongLong"(long long value) except NULL
     PyObject *new_bytes "PyBytes_FromStringAndSize"(const char *data, Py_ssize_t length) except NULL
@@ -84,6 +132,8 @@ cdef object _HEADER = BatchHeader
 cdef PyTypeObject *RECORD = <PyTypeObject *>_RECORD
 cdef PyTypeObject *HEADER = <PyTypeObject *>_HEADER
 cdef tuple NO_HEADERS = ()
+
+rivven_spare_records(RECORD)
 
 
 cdef class Span:
@@ -435,7 +485,7 @@ def decode_records(body, Py_ssize_t start, Py_ssize_t end, header):
 
 
 cdef inline object record_from(RecordView *view, int64_t offset, timestamp_ms):
-    made = rivven_new_tuple(RECORD, 5)
+    made = rivven_new_record(RECORD)
     rivven_set(made, 0, new_long(offset))
     Py_INCREF(timestamp_ms)
     rivven_set(made, 1, <PyObject *>timestamp_ms)
@@ -491,20 +541,4 @@ cdef object bad(str reason):
 def murmur2(data):
     """MurmurHash2 with the seed that every Kafka client uses, as a signed 32-bit number."""
     cdef Span span = Span(data)
-    cdef const uint8_t *at = span.at
-    cdef uint32_t mix = 0x5BD1E995, state = <uint32_t>0x9747B28C ^ <uint32_t>span.length, word
-    cdef Py_ssize_t left = span.length
-    while left >= 4:
-        word = (at[0] | <uint32_t>at[1] << 8 | <uint32_t>at[2] << 16 | <uint32_t>at[3] << 24) * mix
-        state = (state * mix) ^ ((word ^ (word >> 24)) * mix)
-        at += 4
-        left -= 4
-    if left:
-        word = at[0]
-        if left > 1:
-            word |= <uint32_t>at[1] << 8
-        if left > 2:
-            word |= <uint32_t>at[2] << 16
-        state = (state ^ word) * mix
-    state = (state ^ (state >> 13)) * mix
-    return <int32_t>(state ^ (state >> 15))
+    return murmur2_of(span.at, span.length)

@@ -21,6 +21,7 @@ cdef extern from "_kernel.h" nogil:
     enum:
         RECORD_ROOM
     const int64_t INT64_MAX
+    const int64_t INT64_MIN
     ctypedef struct RecordView:
         int64_t timestamp_delta
         int64_t offset_delta
@@ -37,6 +38,16 @@ cdef extern from "_kernel.h" nogil:
     uint8_t *put_record(uint8_t *out, const RecordView *record, int64_t headers_bytes)
     const uint8_t *get_field(const uint8_t *at, const uint8_t *end, const uint8_t **data, int64_t *length)
     const char *get_record(const uint8_t *at, const uint8_t *end, RecordView *record)
+    enum:
+        COPY_STEP
+    ctypedef struct CellsView:
+        uint8_t *validity
+        int32_t *ends
+        uint8_t *data
+        int64_t used
+        int64_t rows
+        int64_t nulls
+    void add_cell(CellsView *cells, const uint8_t *data, int64_t length, const uint8_t *end)
     ctypedef struct ColumnView:
         const uint8_t *validity
         const void *first
@@ -118,38 +129,29 @@ cdef class Cells:
     cdef Growing validity
     cdef Growing ends
     cdef Growing data
-    cdef int64_t used
-    cdef Py_ssize_t rows
-    cdef Py_ssize_t nulls
+    cdef CellsView view
 
     def __cinit__(self, allocate):
         self.validity, self.ends, self.data = Growing(allocate), Growing(allocate), Growing(allocate)
-        self.ends.reserve(4, 0)
-        self.used = self.rows = self.nulls = 0
+        memset(&self.view, 0, sizeof(CellsView))
 
     cdef int reserve(self, Py_ssize_t rows, int64_t length) except -1:
         """Room for that many more rows with that many more bytes among them."""
-        if self.used + length > _COLUMN_BYTES_MAX:
-            raise BatchTooLarge(batch_bytes=self.used + length, bytes_max=COLUMN_BYTES_MAX)
-        self.validity.reserve((self.rows + rows + 7) // 8, 0xFF)
-        self.ends.reserve((self.rows + rows + 1) * 4, -1)
-        self.data.reserve(self.used + length, -1)
+        cdef CellsView *view = &self.view
+        if view.used + length > _COLUMN_BYTES_MAX:
+            raise BatchTooLarge(batch_bytes=view.used + length, bytes_max=COLUMN_BYTES_MAX)
+        self.validity.reserve((view.rows + rows + 7) // 8, 0xFF)
+        self.ends.reserve((view.rows + rows + 1) * 4, -1)
+        self.data.reserve(view.used + length + COPY_STEP, -1)
+        view.validity, view.ends, view.data = self.validity.at, <int32_t *>self.ends.at, self.data.at
+        view.ends[0] = 0
         return 0
 
-    cdef inline void add(self, const uint8_t *data, int64_t length) noexcept:
-        cdef Py_ssize_t row = self.rows
-        if length > 0:
-            memcpy(self.data.at + self.used, data, length)
-            self.used += length
-        elif length < 0:
-            self.validity.at[row >> 3] &= <uint8_t>~(1 << (row & 7))
-            self.nulls += 1
-        self.rows = row + 1
-        (<int32_t *>self.ends.at)[row + 1] = <int32_t>self.used
-
     cdef object finish(self):
-        validity = self.validity.finish((self.rows + 7) // 8) if self.nulls else None
-        return Binary(validity, self.ends.finish((self.rows + 1) * 4), self.data.finish(self.used))
+        cdef CellsView *view = &self.view
+        self.reserve(0, 0)
+        validity = self.validity.finish((view.rows + 7) // 8) if view.nulls else None
+        return Binary(validity, self.ends.finish((view.rows + 1) * 4), self.data.finish(view.used))
 
 
 cdef class Gatherer:
@@ -221,10 +223,21 @@ cdef class Gatherer:
             return True
         return view.key_bytes == len(self.key) and memcmp(view.key, <const char *>self.key, view.key_bytes) == 0
 
+    cdef bint wants_all(self, header):
+        """Whether the header alone tells that every record is wanted."""
+        cdef int64_t base_offset = header[0], last_offset_delta = header[6]
+        return (
+            self.key is None
+            and self.first_ms == INT64_MIN
+            and self.last_ms == INT64_MAX
+            and self.first_offset <= base_offset
+            and base_offset + last_offset_delta <= self.last_offset
+        )
+
     cdef int add_batch(self, const uint8_t *at, Py_ssize_t length, header) except -1:
         cdef int64_t base_offset = header[0], last_delta = header[6], base_ms = header[7], max_ms = header[8]
-        cdef Py_ssize_t count = header[12], place
-        cdef bint appended = header[5] & LOG_APPEND_TIME
+        cdef Py_ssize_t count = header[12], place, rows = self.rows
+        cdef bint appended = header[5] & LOG_APPEND_TIME, wants_all = self.wants_all(header)
         cdef const uint8_t *stop = at + length
         cdef int64_t delta = -1, timestamp_ms
         cdef RecordView view
@@ -232,6 +245,12 @@ cdef class Gatherer:
         if count * RECORD_BYTES_MIN > length:
             raise bad(f"{count} records do not fit into {length} bytes")
         self.reserve(count, length)
+        # Copies, so that the compiler keeps them in registers while bytes are written.
+        cdef CellsView keys = self.keys.view, values = self.values.view
+        cdef int64_t *offsets = <int64_t *>self.offsets.at
+        cdef int64_t *timestamps_ms = <int64_t *>self.timestamps_ms.at
+        cdef int32_t *header_ends = <int32_t *>self.header_ends.at
+        cdef bint with_keys = self.with_keys, with_values = self.with_values, with_headers = self.with_headers
         for place in range(count):
             wrong = get_record(at, stop, &view)
             if wrong != NULL:
@@ -244,27 +263,25 @@ cdef class Gatherer:
                 timestamp_ms = <int64_t>(<uint64_t>base_ms + <uint64_t>view.timestamp_delta)
                 if (timestamp_ms < base_ms) != (view.timestamp_delta < 0):
                     raise bad("a timestamp beyond 64 bits")
-            if self.wants(&view, base_offset + delta, timestamp_ms):
-                self.add(&view, base_offset + delta, timestamp_ms)
-            elif view.header_count:
-                self.add_headers(&view, False)
             at = view.end
+            if not (wants_all or self.wants(&view, base_offset + delta, timestamp_ms)):
+                if view.header_count:
+                    self.add_headers(&view, False)
+                continue
+            offsets[rows] = base_offset + delta
+            timestamps_ms[rows] = timestamp_ms
+            rows += 1
+            if with_keys:
+                add_cell(&keys, view.key, view.key_bytes, stop)
+            if with_values:
+                add_cell(&values, view.value, view.value_bytes, stop)
+            if view.header_count:
+                self.add_headers(&view, with_headers)
+            if with_headers:
+                header_ends[rows] = <int32_t>self.names.view.rows
         if at != stop:
             raise bad(f"{stop - at} bytes after the last record")
-        return 0
-
-    cdef inline int add(self, RecordView *view, int64_t offset, int64_t timestamp_ms) except -1:
-        (<int64_t *>self.offsets.at)[self.rows] = offset
-        (<int64_t *>self.timestamps_ms.at)[self.rows] = timestamp_ms
-        if self.with_keys:
-            self.keys.add(view.key, view.key_bytes)
-        if self.with_values:
-            self.values.add(view.value, view.value_bytes)
-        if view.header_count:
-            self.add_headers(view, self.with_headers)
-        self.rows += 1
-        if self.with_headers:
-            (<int32_t *>self.header_ends.at)[self.rows] = <int32_t>self.names.rows
+        self.rows, self.keys.view, self.values.view = rows, keys, values
         return 0
 
     cdef int add_headers(self, RecordView *view, bint kept) except -1:
@@ -287,8 +304,8 @@ cdef class Gatherer:
             if not ascii_only(name, name_bytes):
                 require_text(name, name_bytes)
             if kept:
-                self.names.add(name, name_bytes)
-                self.header_values.add(value, value_bytes)
+                add_cell(&self.names.view, name, name_bytes, view.end)
+                add_cell(&self.header_values.view, value, value_bytes, view.end)
         if at != view.end:
             raise bad(f"{view.end - at} bytes at the end of a record")
         return 0

@@ -31,6 +31,7 @@ from .header import (
     crc_fault,
 )
 from .pure import NewRecord
+from .pure_builder import Built
 from .twin import kernel
 
 _BASE_OFFSET = struct.Struct(">q")
@@ -136,6 +137,15 @@ def encode(
         base_sequence=base_sequence,
         count=count,
     )
+    return finish(batch, header, level)
+
+
+def complete(built: Built, *, codec: Codec = Codec.NONE, level: int | None = None) -> bytearray:
+    """The batch that a `BatchBuilder` gave, with the header that it left room for."""
+    batch, count, _, base_ms, max_ms = built
+    if not 0 < count <= BATCH_RECORDS_MAX:
+        raise ValueError(f"a batch holds 1 to {BATCH_RECORDS_MAX} records, not {count}")
+    header = BatchHeader(0, 0, -1, MAGIC, 0, codec, count - 1, base_ms, max_ms, -1, -1, -1, count)
     return finish(batch, header, level)
 
 

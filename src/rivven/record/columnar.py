@@ -7,6 +7,7 @@ Arrow is imported when a function is called, so that a broker never loads it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from rivven.limits import BATCH_BYTES_MAX, BATCH_RECORDS_MAX
@@ -97,13 +98,24 @@ def _headers(found: Columns) -> pa.Array[Any]:
     assert found.header_names is not None
     assert found.header_values is not None
     total = len(found.header_names.offsets) // 4 - 1
-    fields: list[pa.Field[Any]] = [pa.field("key", pa.string()), pa.field("value", pa.binary())]
-    pairs = pa.StructArray.from_arrays(
-        [_binary(pa.string(), total, found.header_names), _binary(pa.binary(), total, found.header_values)],
-        fields=fields,
-    )
+    pairs = _pairs(total, found.header_names, found.header_values) if total else _no_pairs()
     ends = pa.py_buffer(found.header_offsets)
-    return pa.Array.from_buffers(pa.list_(pa.struct(fields)), found.rows, [None, ends], children=[pairs])
+    return pa.Array.from_buffers(pa.list_(pairs.type), found.rows, [None, ends], children=[pairs])
+
+
+def _pairs(total: int, names: Binary, values: Binary) -> pa.StructArray:
+    import pyarrow as pa
+
+    fields: list[pa.Field[Any]] = [pa.field("key", pa.string()), pa.field("value", pa.binary())]
+    arrays = [_binary(pa.string(), total, names), _binary(pa.binary(), total, values)]
+    return pa.StructArray.from_arrays(arrays, fields=fields)
+
+
+@cache
+def _no_pairs() -> pa.StructArray:
+    """Most records have no headers, and the column of none is the same for all of them."""
+    nothing = Binary(None, bytearray(4), bytearray())
+    return _pairs(0, nothing, nothing)
 
 
 def from_arrow(

@@ -8,8 +8,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from crc32c import crc32c as _crc32c
-
 from rivven.errors import Malformed
 from rivven.ports import Buffer
 
@@ -32,13 +30,15 @@ NewRecord = tuple[int, bytes | None, bytes | None, Sequence[tuple[str, bytes | N
 
 
 def crc32c(data: Buffer, crc: int = 0) -> int:
-    return int(_crc32c(data, crc))
+    from crc32c import crc32c as found  # here, since it takes its time to load, and the native twin has its own
+
+    return int(found(data, crc))
 
 
 def crc_between(buffer: Buffer, start: int, end: int) -> int:
     """The CRC of a part of the buffer, which must lie inside it."""
     assert 0 <= start <= end <= len(buffer), "the part lies inside the buffer"
-    return int(_crc32c(memoryview(buffer)[start:end]))
+    return crc32c(memoryview(buffer)[start:end])
 
 
 # Batches

@@ -10,16 +10,17 @@ import os
 from typing import TYPE_CHECKING
 
 from . import pure as kernel
+from . import pure_builder as builder
 from . import pure_columns as columns
 
 NATIVE = False
 
 if not TYPE_CHECKING and os.environ.get("RIVVEN_PURE", "0") in ("", "0"):
     try:
-        from . import _native, _native_columns
+        from . import _native, _native_builder, _native_columns
     except ImportError:
         logging.getLogger("rivven").warning("running on the pure twin: slower; install a C compiler and reinstall")
     else:
-        kernel, columns, NATIVE = _native, _native_columns, True
+        kernel, builder, columns, NATIVE = _native, _native_builder, _native_columns, True
 
-__all__ = ["NATIVE", "columns", "kernel"]
+__all__ = ["NATIVE", "builder", "columns", "kernel"]

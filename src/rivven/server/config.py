@@ -66,6 +66,11 @@ class Settings:
     auto_create_topics: bool = True
     partitioner_batch_size: int = 16_384
     partitioner_linger_ms: int = 100
+    group_initial_rebalance_delay_ms: int = 3_000
+    group_min_session_timeout_ms: int = 6_000
+    group_max_session_timeout_ms: int = 1_800_000
+    group_consumer_heartbeat_ms: int = 5_000
+    group_consumer_session_timeout_ms: int = 45_000
     max_connections_per_ip: int = 100
     max_total_connections: int = 10_000
     rate_limit_per_ip: int = 10_000
@@ -305,6 +310,21 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("Topics", "partitioner_linger_ms", _number(0, 3_600_000), "--partitioner-linger-ms",
             "RIVVEN_PARTITIONER_LINGER_MS", "topics.partitioner_linger_ms",
             "And for how long at most", unit="ms"),
+    Setting("Groups", "group_initial_rebalance_delay_ms", _number(0, 3_600_000), "--group-initial-rebalance-delay-ms",
+            "RIVVEN_GROUP_INITIAL_REBALANCE_DELAY_MS", "groups.initial_rebalance_delay_ms",
+            "For how long the first member of a group waits for company", unit="ms"),
+    Setting("Groups", "group_min_session_timeout_ms", _number(1, 86_400_000), "--group-min-session-timeout-ms",
+            "RIVVEN_GROUP_MIN_SESSION_TIMEOUT_MS", "groups.min_session_timeout_ms",
+            "The shortest silence that a member may ask to be allowed", unit="ms"),
+    Setting("Groups", "group_max_session_timeout_ms", _number(1, 86_400_000), "--group-max-session-timeout-ms",
+            "RIVVEN_GROUP_MAX_SESSION_TIMEOUT_MS", "groups.max_session_timeout_ms",
+            "The longest silence that a member may ask to be allowed", unit="ms"),
+    Setting("Groups", "group_consumer_heartbeat_ms", _number(1, 3_600_000), "--group-consumer-heartbeat-ms",
+            "RIVVEN_GROUP_CONSUMER_HEARTBEAT_MS", "groups.consumer_heartbeat_ms",
+            "How often a member is to be heard whose partitions the broker assigns", unit="ms"),
+    Setting("Groups", "group_consumer_session_timeout_ms", _number(1, 86_400_000),
+            "--group-consumer-session-timeout-ms", "RIVVEN_GROUP_CONSUMER_SESSION_TIMEOUT_MS",
+            "groups.consumer_session_timeout_ms", "Such a member that is silent for so long is let go", unit="ms"),
     Setting("Limits", "max_connections_per_ip", _number(1, 1_000_000), "--max-connections-per-ip",
             "RIVVEN_MAX_CONNECTIONS_PER_IP", "limits.max_connections_per_ip",
             "Connections from one address", metavar="N"),

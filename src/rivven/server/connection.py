@@ -10,14 +10,17 @@ import asyncio
 import logging
 import socket
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from rivven.broker import Reply, Session
+from rivven.broker.kafka import Silence, versions
 from rivven.errors import Malformed
-from rivven.wire import Dialect, Format, decode_request, dialect_of, encode_response
+from rivven.wire import Dialect, Format, Piece, Response, decode_request, dialect_of, encode_response, kafka
 from rivven.wire import requests as ask
 from rivven.wire import responses as tell
 
+from .kafka import KafkaForm, encode_kafka, hand_over, is_version_question
 from .receive import Receiver
 
 if TYPE_CHECKING:
@@ -37,9 +40,23 @@ WRITE_BUFFER_BYTES = 1024 * 1024
 PUBLISHES = (ask.Publish, ask.PublishBatch, ask.PublishRecords, ask.ProduceBatches)
 
 
+def encode_native(reply: Reply) -> list[Piece]:
+    """A reply of the native dialect as it goes over the wire: in the format of its request."""
+    form, response = reply.form, reply.response
+    assert isinstance(form, Format)
+    assert isinstance(response, Response)
+    try:
+        return encode_response(response, reply.correlation_id, form)
+    except Malformed as error:
+        text = f"INTERNAL_ERROR: response send failed ({error.facts.get('reason')})"
+        return encode_response(tell.Error(text), reply.correlation_id, form)
+
+
 class Connection(asyncio.BufferedProtocol):
     __slots__ = (
+        "_encode",
         "_ending",
+        "_kafka",
         "_muted",
         "_node",
         "_owed_bytes",
@@ -59,6 +76,9 @@ class Connection(asyncio.BufferedProtocol):
         self._receiver = Receiver(node.shared_buffer, node.buffers, node.settings.max_request_size)
         self._transport: asyncio.Transport | None = None
         self._speaks = False
+        self._kafka = False
+        self._encode: Callable[[Reply], list[Piece]] = encode_native
+        """Writes a reply in the dialect of this connection, which its first frame tells."""
         self._reading_paused = False
         self._writing_paused = False
         self._muted = False
@@ -154,6 +174,9 @@ class Connection(asyncio.BufferedProtocol):
     def _request(self, body: memoryview, own: bytearray | None, now_us: int) -> None:
         if not self._speaks and not self._recognise(body):
             return
+        if self._kafka:
+            self._kafka_request(body, own, now_us)
+            return
         node = self._node
         size_bytes = len(body)
         if not node.within_rate(self.address, now_us):
@@ -184,6 +207,42 @@ class Connection(asyncio.BufferedProtocol):
             return
         node.broker.handle(call.request, reply)
 
+    def _kafka_request(self, body: memoryview, own: bytearray | None, now_us: int) -> None:
+        node, size_bytes = self._node, len(body)
+        if not node.within_rate(self.address, now_us):
+            self._hang_up("it asks too often")
+            return
+        if own is None:
+            body = memoryview(bytearray(body))  # the request may outlive the shared buffer's turn
+        try:
+            call = kafka.decode_request(body)
+        except Malformed as error:
+            if not is_version_question(error):
+                self._hang_up(str(error))
+                return
+            reply = self.session.expect(error.facts["correlation_id"], KafkaForm(kafka.API_VERSIONS, 0), now_us, 0)
+            reply.kind = "refused"
+            reply.fulfil(versions(kafka.Error.UNSUPPORTED_VERSION))
+            return
+        form = KafkaForm(call.api_key, call.version)
+        reply = self.session.expect(call.correlation_id, form, now_us, size_bytes)
+        node.inflight_bytes += size_bytes
+        self._owed_bytes += size_bytes
+        if own is not None:
+            node.lend(own, reply)
+        hand_over(node, reply, call)
+
+    def _hang_up(self, reason: str) -> None:
+        """There is nothing that the client would understand: close, once what it is owed has left."""
+        logger.info("%s: closed: %s", self.address, reason)
+        self._pending.clear()
+        self._ending = True
+        self._pause_reading()
+        if not self.session.owed:
+            self.close()
+        else:
+            self._node.close_later(self, 1.0)
+
     def _answer(self, correlation_id: int, form: Format, now_us: int, text: str) -> None:
         """Refuse a request that never reached the broker, in its place in the row."""
         reply = self.session.expect(correlation_id, form, now_us, 0)
@@ -194,9 +253,8 @@ class Connection(asyncio.BufferedProtocol):
         """Which dialect the first frame is in. Whether we speak it."""
         self._speaks = True
         if dialect_of(body) is Dialect.KAFKA:
-            logger.info("%s speaks Kafka, which this version does not yet; closed", self.address)
-            self.close()
-            return False
+            self._kafka = True
+            self._encode = encode_kafka
         return True
 
     def _refuse_rate(self, body: memoryview, now_us: int) -> None:
@@ -224,9 +282,11 @@ class Connection(asyncio.BufferedProtocol):
             return
         replies = self.session.take_ready()
         if replies:
-            pieces: list[bytes | bytearray | memoryview] = []
+            pieces: list[Piece] = []
             for reply in replies:
-                pieces += self._encoded(reply)
+                if reply.response is Silence.HANG_UP:
+                    self._hang_up("a request that has no answer")
+                pieces += self._encode(reply)
                 self._owed_bytes -= reply.size_bytes
             self.session.unsent_bytes = 0  # from here on the transport counts them
             transport.writelines(pieces)
@@ -238,15 +298,6 @@ class Connection(asyncio.BufferedProtocol):
             self._work()
             self._node.want_turn(self)
         self.resume_reading()
-
-    @staticmethod
-    def _encoded(reply: Reply) -> list[bytes | bytearray | memoryview]:
-        assert reply.response is not None
-        try:
-            return encode_response(reply.response, reply.correlation_id, reply.format)
-        except Malformed as error:
-            text = f"INTERNAL_ERROR: response send failed ({error.facts.get('reason')})"
-            return encode_response(tell.Error(text), reply.correlation_id, reply.format)
 
     def _pause_reading(self) -> None:
         if not self._reading_paused and self._transport is not None:

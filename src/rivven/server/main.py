@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
     from starlette.applications import Starlette
 
+    from rivven.log import RecoveryReport
+
     from .node import Node
     from .web import HttpServer
 
@@ -196,9 +198,11 @@ def _tell_ready(settings: Settings, node: Node, http: tuple[str, int] | None) ->
     store = node.store
     topics, partitions, elapsed_ms = len(store.topics), len(store.logs), round(store.recovery.elapsed_us / 1000)
     where = f"http on {_bracketed(*http)}" if http is not None else "no http"
+    report = store.recovery
     text = (
         f"rivvend ready: native protocol on {_bracketed(*node.address)}, {where}, data in {settings.data_dir} "
-        f"({_counted(topics, 'topic')}, {_counted(partitions, 'partition')}, recovered in {elapsed_ms} ms)"
+        f"({_counted(topics, 'topic')}, {_counted(partitions, 'partition')}, "
+        f"recovered in {elapsed_ms} ms {_how_it_stopped(report)})"
     )
     if settings.log_format == "json":
         facts = {
@@ -210,11 +214,26 @@ def _tell_ready(settings: Settings, node: Node, http: tuple[str, int] | None) ->
             "topics": topics,
             "partitions": partitions,
             "recovered_ms": elapsed_ms,
+            "clean_stop": report.clean,
+            "replayed_batches": report.replayed,
+            "cut_bytes": sum(cut.cut_bytes for cut in report.cuts),
         }
         record = logger.makeRecord(logger.name, logging.INFO, "", 0, text, (), None, extra=facts)
         text = logs.JsonLines().format(record)
     with suppress(OSError, ValueError):  # nobody may be listening
         print(text, flush=True)
+
+
+def _how_it_stopped(report: RecoveryReport) -> str:
+    """What the last process left behind."""
+    if report.clean:
+        return "after a clean stop"
+    if report.topics_from == "new":
+        return "from nothing"
+    cut_bytes = sum(cut.cut_bytes for cut in report.cuts)
+    cut = f", and cut {_counted(cut_bytes, 'byte')} that were never acknowledged" if cut_bytes else ""
+    batches = f"{report.replayed} {'batch' if report.replayed == 1 else 'batches'}"
+    return f"after an unclean stop: took {batches} from the write-ahead log{cut}"
 
 
 def _counted(number: int, noun: str) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, cast
 
-from rivven.broker import Broker, BrokerConfig, Reply, Session
+from rivven.broker import Broker, BrokerConfig, GroupConfig, Reply, Session
 from rivven.errors import RivvenError, SyncFailed
 from rivven.limits import PARTITIONS_MAX
 from rivven.log import Chore, Store, StoreConfig, SyncPolicy
@@ -81,6 +81,7 @@ class Node:
         config = StoreConfig(
             sync_policy=SyncPolicy.parse(settings.sync_policy),
             partitions_max=min(PARTITIONS_MAX, max(16, files_max // 2 - FILES_RESERVED)),
+            topic_defaults={"segment.bytes": str(settings.max_segment_size)},
         )
         self._server = await self._listen(settings.bind_host, settings.bind_port)
         self.store = Store(self._disk, self._clock, SystemEntropy(), config)
@@ -103,10 +104,17 @@ class Node:
             rack=settings.rack,
             default_partitions=settings.default_partitions,
             auto_create_topics=settings.auto_create_topics,
-            segment_bytes=settings.max_segment_size,
             partitioner_records=settings.partitioner_batch_size,
             partitioner_linger_ms=settings.partitioner_linger_ms,
             quotas=dict(settings.quotas),
+            groups=GroupConfig(
+                initial_rebalance_delay_ms=settings.group_initial_rebalance_delay_ms,
+                session_timeout_ms_min=settings.group_min_session_timeout_ms,
+                session_timeout_ms_max=settings.group_max_session_timeout_ms,
+                consumer_session_timeout_ms=settings.group_consumer_session_timeout_ms,
+                consumer_heartbeat_ms=settings.group_consumer_heartbeat_ms,
+            ),
+            seed=int.from_bytes(SystemEntropy().bytes(8), "big"),
         )
 
     async def _listen(self, host: str, port: int) -> asyncio.Server:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CONNECTIONS_MAX = 100
+HEADERS_S = 10.0
+"""So long may a request's headers take to arrive."""
 STOP_S = 2
 TOPICS_SHOWN = 500
 RATE_WINDOW_S = 10.0
@@ -202,8 +204,18 @@ def human_bytes(count: float) -> str:
 class HttpServer:
     """An app on a port. It takes no signals, and tells of nothing but errors."""
 
-    def __init__(self, make_app: Callable[[], Any], host: str, port: int) -> None:
+    def __init__(
+        self,
+        make_app: Callable[[], Any],
+        host: str,
+        port: int,
+        *,
+        connections_max: int = CONNECTIONS_MAX,
+        headers_s: float = HEADERS_S,
+    ) -> None:
         self._make_app = make_app
+        self._connections_max = connections_max
+        self._headers_s = headers_s
         self._host = host
         self._port = port
         self._socket: socket.socket | None = None
@@ -248,7 +260,7 @@ class HttpServer:
 
         config = uvicorn.Config(
             self._make_app(),
-            http="h11",
+            http=_bounded(self._connections_max, self._headers_s),
             ws="none",
             lifespan="off",
             log_config=None,
@@ -256,7 +268,6 @@ class HttpServer:
             access_log=False,
             proxy_headers=False,
             server_header=False,
-            limit_concurrency=CONNECTIONS_MAX,
             timeout_graceful_shutdown=STOP_S,
         )
         config.load()
@@ -275,6 +286,44 @@ class HttpServer:
             await asyncio.gather(task, return_exceptions=True)
         if self._socket is not None:
             self._socket.close()
+
+
+def _bounded(connections_max: int, headers_s: float) -> type[asyncio.Protocol]:
+    """uvicorn's protocol, but that neither too many clients nor one that trickles its headers is kept."""
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    class Bounded(H11Protocol):
+        _late: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            if len(self.connections) >= connections_max:
+                self.transport = transport
+                transport.abort()
+                return
+            super().connection_made(transport)
+            self._expect_headers()
+
+        def data_received(self, data: bytes) -> None:
+            before = self.cycle
+            super().data_received(data)
+            if self.cycle is not before:
+                self._stop_waiting()
+            elif self._late is None:
+                self._expect_headers()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._stop_waiting()
+            super().connection_lost(exc)
+
+        def _expect_headers(self) -> None:
+            self._late = self.loop.call_later(headers_s, self.transport.abort)
+
+        def _stop_waiting(self) -> None:
+            if self._late is not None:
+                self._late.cancel()
+                self._late = None
+
+    return Bounded
 
 
 def _told_if_failed(task: asyncio.Task[None]) -> None:

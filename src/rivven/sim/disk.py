@@ -690,6 +690,11 @@ class SimDisk:
         assert operations >= 0
         self._operations_left = operations
 
+    def let_live(self) -> None:
+        """Take back a `halt_after` that has not come yet."""
+        if self._operations_left is not None and self._operations_left >= 0:
+            self._operations_left = None
+
     def meet(self, operation: str, *paths: str) -> None:
         refusal = self._refusal(operation, *paths)
         if refusal is not None:

@@ -1,6 +1,6 @@
 """Bytes <-> frames <-> requests: one vocabulary for all dialects, and the native protocol that speaks it."""
 
-from . import requests, responses
+from . import kafka, requests, responses
 from .bounds import ANSWER_BYTES_MAX, BATCHES_REPLY_BYTES_MAX, REPLY_BYTES_MAX, REQUEST_BYTES_MAX
 from .detect import Dialect, detect, dialect_of
 from .frame import Format, Splitter
@@ -47,6 +47,7 @@ __all__ = [
     "encode_response",
     "fitting",
     "greet",
+    "kafka",
     "refuse",
     "refuse_oversized",
     "requests",

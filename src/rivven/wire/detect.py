@@ -12,6 +12,7 @@ import struct
 from enum import Enum
 
 from .frame import LENGTH
+from .kafka import API_VERSIONS, APIS
 from .schema import Piece
 
 
@@ -25,50 +26,6 @@ class Dialect(Enum):
 
 KAFKA_HEAD = struct.Struct(">hhih")
 """Api key, version, correlation id, and the length of the client id."""
-
-ANY = 2**15 - 1
-KAFKA_VERSIONS: dict[int, tuple[int, int]] = {
-    0: (3, 13),  # Produce; what is older was never a first request
-    1: (4, 18),  # Fetch
-    2: (1, 11),  # ListOffsets
-    3: (0, 13),  # Metadata
-    8: (2, 10),  # OffsetCommit
-    9: (1, 10),  # OffsetFetch
-    10: (0, 6),  # FindCoordinator
-    11: (0, 9),  # JoinGroup
-    12: (0, 4),  # Heartbeat
-    13: (0, 5),  # LeaveGroup
-    14: (0, 5),  # SyncGroup
-    15: (0, 6),  # DescribeGroups
-    16: (0, 5),  # ListGroups
-    17: (0, 1),  # SaslHandshake
-    18: (0, ANY),  # ApiVersions: a version of the future is answered too, with those that we know
-    19: (2, 7),  # CreateTopics
-    20: (1, 6),  # DeleteTopics
-    21: (0, 2),  # DeleteRecords
-    22: (0, 5),  # InitProducerId
-    23: (2, 4),  # OffsetForLeaderEpoch
-    24: (0, 5),  # AddPartitionsToTxn
-    25: (0, 4),  # AddOffsetsToTxn
-    26: (0, 5),  # EndTxn
-    28: (0, 5),  # TxnOffsetCommit
-    29: (1, 3),  # DescribeAcls
-    30: (1, 3),  # CreateAcls
-    31: (1, 3),  # DeleteAcls
-    32: (1, 4),  # DescribeConfigs
-    33: (0, 2),  # AlterConfigs
-    35: (1, 5),  # DescribeLogDirs
-    36: (0, 2),  # SaslAuthenticate
-    37: (0, 3),  # CreatePartitions
-    42: (0, 2),  # DeleteGroups
-    44: (0, 1),  # IncrementalAlterConfigs
-    47: (0, 0),  # OffsetDelete
-    60: (0, 2),  # DescribeCluster
-    68: (0, 1),  # ConsumerGroupHeartbeat
-    69: (0, 1),  # ConsumerGroupDescribe
-    75: (0, 0),  # DescribeTopicPartitions
-}
-"""The requests that may open a connection, and their versions."""
 
 NEEDED_BYTES = LENGTH.size + KAFKA_HEAD.size
 
@@ -97,6 +54,11 @@ def _judge(body: Piece, length: int) -> Dialect | None:
     if len(body) < KAFKA_HEAD.size:
         return None
     key, version, _, client_id_bytes = KAFKA_HEAD.unpack_from(body)
-    least, most = KAFKA_VERSIONS.get(key, (1, 0))
     fits = -1 <= client_id_bytes <= length - KAFKA_HEAD.size
-    return Dialect.KAFKA if least <= version <= most and fits else Dialect.POSTCARD
+    return Dialect.KAFKA if fits and _may_open(key, version) else Dialect.POSTCARD
+
+
+def _may_open(key: int, version: int) -> bool:
+    """Whether Kafka has such a request, served or not. Of ApiVersions also in the future: it is answered too."""
+    api = APIS.get(key)
+    return api is not None and (api.knows(version) or (key == API_VERSIONS and version >= 0))

@@ -372,11 +372,13 @@ class TopicBatches(Message, frozen=True):
 
 
 class ProduceBatches(Request, frozen=True):
-    """`acks` -1 waits for all in-sync replicas, 1 for the leader; 0 is answered too, before anything is certain."""
+    """`acks` -1 waits for all in-sync replicas, 1 for the leader; 0 is answered too, before anything is certain.
+    `transactional_id` is whose transaction the batches belong to, where they belong to one."""
 
     acks: I16
     timeout_ms: U32
     topics: Annotated[tuple[TopicBatches, ...], AtMost(LIST_MAX)]
+    transactional_id: Name | None = None
 
 
 class PartitionFetch(Message, frozen=True):

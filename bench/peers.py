@@ -1,0 +1,367 @@
+"""Whom we are measured against, and ourselves: started as children, on free ports, in directories that go with them.
+
+Invariant: nothing is left behind. Whoever was started is ended by its own process id, and the kernel does it should
+this process be killed. A peer that cannot be had here is named in the results with the reason.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.metadata
+import json
+import os
+import re
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from rivven.wire import Request, Response, Splitter, decode_response, encode_request
+from rivven.wire import requests as ask
+from rivven.wire import responses as tell
+
+ROOT = Path(__file__).parent.parent
+START_S = 20.0
+STOP_S = 20.0
+POLL_S = 0.005
+TOPIC = "bench"
+MOCK_PARTITIONS = 4
+"""As many as the mock broker gives a topic by itself."""
+PR_SET_PDEATHSIG = 1
+R = TypeVar("R", bound=Response)
+REPLY = re.compile(rb"MSG \S+ \S+ (\d+)\r\n")
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Unavailable(Exception):
+    """This peer cannot be had on this machine."""
+
+
+def die_with_parent() -> None:
+    """Called in a new child: it is killed when we end, however we end."""
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class Peer(ABC):
+    """A server and its directory."""
+
+    name: str
+    speaks: str
+    """The protocol, a name that `bench.frames` knows."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.port = 0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+        self.home.mkdir(parents=True, exist_ok=True)
+        self._launch(self._command())
+        try:
+            self._await_ready()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Ask it to end, and see to it."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.terminate()
+        try:
+            process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        for stream in (process.stdin, process.stdout):
+            if stream is not None:
+                stream.close()
+
+    @abstractmethod
+    def _command(self) -> list[str]: ...
+
+    @abstractmethod
+    def _await_ready(self) -> None: ...
+
+    @abstractmethod
+    def reset(self, partitions: int) -> None:
+        """Empty the topic, so that rounds start alike."""
+
+    @classmethod
+    @abstractmethod
+    def version(cls) -> str:
+        """Which one it is; `Unavailable` if there is none."""
+
+    def complaints(self) -> str:
+        path = self.home / "said.txt"
+        return path.read_text(errors="replace")[-500:] if path.exists() else ""
+
+    def rss_bytes(self) -> int:
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        found = re.search(r"VmRSS:\s+(\d+) kB", status)
+        assert found is not None
+        return int(found[1]) * 1024
+
+    def _launch(self, command: list[str]) -> None:
+        with open(self.home / "said.txt", "ab") as said:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE if self._tells_on_stdout else said,
+                stderr=said,
+                cwd=ROOT,
+                preexec_fn=die_with_parent,
+            )
+
+    _tells_on_stdout = False
+
+    def _read_line(self) -> str:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        readable, _, _ = select.select([self._process.stdout], [], [], START_S)
+        line = self._process.stdout.readline().decode() if readable else ""
+        if not line:
+            raise RuntimeError(f"{self.name} did not start: {self.complaints()}")
+        return line
+
+    def _wait_until(self, holds: Callable[[], bool]) -> None:
+        assert self._process is not None
+        deadline = time.monotonic() + START_S
+        while not holds():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"{self.name} did not start: {self.complaints()}")
+            time.sleep(POLL_S)
+
+    def _is_listening(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+
+class Rivvend(Peer):
+    """Ours: durable with the policy `every_write`, and not with `none`. The limits per client address are off."""
+
+    speaks = "native"
+    _tells_on_stdout = True
+
+    def __init__(self, home: Path, *flags: str, policy: str = "none") -> None:
+        super().__init__(home)
+        self.name = "rivvend"
+        self._flags = ["--sync-policy", policy, *flags]
+
+    def _command(self) -> list[str]:
+        command = [str(Path(sys.executable).with_name("rivvend")), "--data-dir", str(self.home / "data")]
+        command += ["--bind", "127.0.0.1:0", "--http-port", "0", "--log-level", "warn"]
+        return [*command, "--rate-limit-per-ip", "0", "--max-connections-per-ip", "1000", *self._flags]
+
+    def _await_ready(self) -> None:
+        line = self._read_line()
+        found = re.search(r"on 127\.0\.0\.1:(\d+)", line)
+        assert found is not None, line
+        self.port = int(found[1])
+
+    def reset(self, partitions: int) -> None:
+        if TOPIC in self.ask(ask.ListTopics(), tell.Topics).topics:
+            self.ask(ask.DeleteTopic(TOPIC), tell.TopicDeleted)
+        self.ask(ask.CreateTopic(TOPIC, partitions), tell.TopicCreated)
+
+    def ask(self, request: Request, kind: type[R]) -> R:
+        with socket.create_connection(("127.0.0.1", self.port), timeout=START_S) as link:
+            link.sendall(b"".join(encode_request(request, 0)))
+            splitter = Splitter()
+            while data := link.recv(65_536):
+                for body in splitter.feed(data):
+                    response = decode_response(bytes(body)).response
+                    assert isinstance(response, kind), response
+                    return response
+        raise RuntimeError("rivvend closed the connection")
+
+    @classmethod
+    def version(cls) -> str:
+        return importlib.metadata.version("rivven")
+
+
+class Redis(Peer):
+    """Streams. `appendfsync` "no" leaves the file to the page cache as our policy `none` does, "always" syncs before
+    it answers; with None nothing is written at all."""
+
+    speaks = "redis"
+
+    def __init__(self, home: Path, *, appendfsync: str | None = "no") -> None:
+        super().__init__(home)
+        self.name = "Redis" if appendfsync else "Redis in memory only"
+        self._appendfsync = appendfsync
+
+    def _command(self) -> list[str]:
+        self.port = free_port()
+        command = [found("redis-server"), "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.home)]
+        command += ["--save", "", "--daemonize", "no"]
+        if self._appendfsync:
+            command += ["--appendonly", "yes", "--appendfsync", self._appendfsync]
+            command += ["--auto-aof-rewrite-percentage", "0"]
+        return command
+
+    def _await_ready(self) -> None:
+        self._wait_until(self._is_listening)
+
+    def reset(self, partitions: int) -> None:
+        del partitions
+        with socket.create_connection(("127.0.0.1", self.port), timeout=START_S) as link:
+            link.sendall(b"FLUSHALL\r\n")
+            assert link.recv(100) == b"+OK\r\n"
+
+    @classmethod
+    def version(cls) -> str:
+        said = subprocess.run([found("redis-server"), "--version"], capture_output=True, text=True, check=True).stdout
+        match = re.search(r"v=(\S+) .*malloc=(\S+)", said)
+        return f"{match[1]} ({match[2]})" if match else said.strip()
+
+
+class Nats(Peer):
+    """JetStream on files; `sync_always` makes it sync before it answers, which it does not otherwise."""
+
+    speaks = "nats"
+
+    def __init__(self, home: Path, *, sync_always: bool = False) -> None:
+        super().__init__(home)
+        self.name = "NATS JetStream"
+        self._sync_always = sync_always
+
+    def _command(self) -> list[str]:
+        store: dict[str, str] = {"store_dir": str(self.home / "jetstream")}
+        if self._sync_always:
+            store["sync_interval"] = "always"
+        config = {"host": "127.0.0.1", "port": -1, "ports_file_dir": str(self.home), "jetstream": store}
+        path = self.home / "nats.conf"
+        path.write_text(json.dumps(config))
+        return [found("nats-server"), "--config", str(path)]
+
+    def _await_ready(self) -> None:
+        self._wait_until(lambda: self._ports_path().exists() and bool(self._ports_path().read_text()))
+        (address,) = json.loads(self._ports_path().read_text())["nats"]
+        self.port = int(address.rpartition(":")[2])
+
+    def _ports_path(self) -> Path:
+        return self.home / f"nats-server_{self.pid}.ports"
+
+    def reset(self, partitions: int) -> None:
+        del partitions
+        self._ask(f"$JS.API.STREAM.DELETE.{TOPIC}", b"")
+        wanted = {"name": TOPIC, "subjects": [f"{TOPIC}.>"], "storage": "file", "num_replicas": 1}
+        said = self._ask(f"$JS.API.STREAM.CREATE.{TOPIC}", json.dumps(wanted).encode())
+        assert "error" not in said, said
+
+    def _ask(self, subject: str, payload: bytes) -> dict[str, object]:
+        with socket.create_connection(("127.0.0.1", self.port), timeout=START_S) as link:
+            link.sendall(b'CONNECT {"verbose":false,"pedantic":false}\r\nSUB _INBOX.ask 1\r\n')
+            link.sendall(b"PUB %s _INBOX.ask %d\r\n%s\r\n" % (subject.encode(), len(payload), payload))
+            data = b""
+            while not (reply := REPLY.search(data)) or len(data) < reply.end() + int(reply[1]):
+                data += link.recv(65_536)
+            return dict(json.loads(data[reply.end() :][: int(reply[1])]))
+
+    @classmethod
+    def version(cls) -> str:
+        said = subprocess.run([found("nats-server"), "--version"], capture_output=True, text=True, check=True).stdout
+        return said.strip().rpartition("v")[2]
+
+
+class MockBroker(Peer):
+    """librdkafka's mock broker: C, in memory, keeping only the last few megabytes; a bar, and no product."""
+
+    speaks = "kafka"
+    _tells_on_stdout = True
+
+    def __init__(self, home: Path) -> None:
+        super().__init__(home)
+        self.name = "librdkafka's mock broker"
+
+    def _command(self) -> list[str]:
+        self.version()
+        return [sys.executable, "-m", "bench.mock_broker", TOPIC]
+
+    def _await_ready(self) -> None:
+        self.port = int(self._read_line())
+
+    def reset(self, partitions: int) -> None:
+        assert partitions <= MOCK_PARTITIONS  # and it forgets by itself
+
+    @classmethod
+    def version(cls) -> str:
+        try:
+            import confluent_kafka
+        except ImportError:
+            raise Unavailable("confluent-kafka is not installed") from None
+        return str(confluent_kafka.libversion()[0])
+
+
+PEERS: dict[str, type[Peer]] = {"rivvend": Rivvend, "Redis": Redis, "NATS": Nats, "librdkafka": MockBroker}
+
+
+def versions() -> dict[str, str]:
+    """Who is here to be measured, for the head of the results."""
+    told = {}
+    for name, kind in PEERS.items():
+        try:
+            told[name] = kind.version()
+        except Unavailable as why:
+            told[name] = f"not available: {why}"
+    return told
+
+
+@contextmanager
+def running(*wanted: Callable[[Path], Peer], under: str | Path = ".") -> Iterator[tuple[list[Peer], list[str]]]:
+    """Start these, each in a directory of its own, on the disk we stand on: those who run, and why others do not."""
+    with tempfile.TemporaryDirectory(prefix=".bench-peers-", dir=under) as root, ExitStack() as stack:
+        peers: list[Peer] = []
+        missing: list[str] = []
+        for number, make in enumerate(wanted):
+            peer = make(Path(root).resolve() / str(number))
+            try:
+                peer.version()
+            except Unavailable as why:
+                missing.append(f"{peer.name}: {why}")
+                continue
+            peer.start()
+            stack.callback(peer.stop)
+            peers.append(peer)
+        yield peers, missing
+
+
+def found(program: str) -> str:
+    """The system's own, else the one that `make bench` installs."""
+    beside = Path(sys.executable).with_name(program)
+    elsewhere = os.pathsep.join(
+        folder for folder in os.environ.get("PATH", "").split(os.pathsep) if Path(folder) != beside.parent
+    )
+    path = shutil.which(program, path=elsewhere) or (str(beside) if beside.exists() else None)
+    if path is None:
+        raise Unavailable(f"there is no {program}; `make bench` installs requirements/bench.txt, which has one")
+    return path
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def cpu_seconds(pid: int) -> float:
+    """What a process has used so far, all its threads together."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -1,0 +1,68 @@
+"""How fast does a broker take batches, when nobody waits for a disk? Ours, a C mock broker, NATS JetStream, Redis.
+
+Four producers, each with a partition of its own and five requests in flight, as producers have them. The mock broker
+gets the very same batches in Kafka's Produce: of 16 KB, where our client and Java's start from, and of 1 MB, where
+librdkafka does. Redis and NATS get as many commands in a row as make 16 KB, sent at once. NATS does not sync before
+it answers, Redis has `appendfsync no`, we have the policy `none`: each of the three writes a file into the page
+cache. The mock broker writes nothing, checks nothing and forgets all but the last few megabytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from bench import frames, load
+from bench.contest import Result, compare, contest, left_out
+from bench.load import Figures, Plan, Shape
+from bench.peers import MockBroker, Nats, Peer, Redis, Rivvend, running
+
+PRODUCERS = 4
+IN_FLIGHT = 5
+DIALECTS = ("native",)
+"""In which of our protocols batches come. Once rivvend speaks Kafka, "kafka" joins here, and nothing else changes."""
+SMALL_BATCH, LARGE_BATCH = "16 KB", "1 MB"
+BATCH_BYTES = {SMALL_BATCH: 16_384, LARGE_BATCH: 1_000_000}
+BATCH_HEAD_BYTES, RECORD_HEAD_BYTES = 61, 12
+VALUE_BYTES = {"100 B": 100, "1 KB": 1000}
+MOCK = "librdkafka's mock broker"
+MOCK_TARGET = 0.9
+TARGETS = {"NATS JetStream": 5.0, "Redis": 5.0, "Redis in memory only": None}
+
+
+def run(*, quick: bool = False) -> list[Result]:
+    rounds, seconds = (3, 0.8) if quick else (9, 1.5)
+    in_memory = partial(Redis, appendfsync=None)
+    results: list[Result] = []
+    with running(Rivvend, MockBroker, Nats, Redis, in_memory) as (peers, missing):
+        for shown, value_bytes in VALUE_BYTES.items():
+            contenders: dict[str, Callable[[], Figures]] = {}
+            for peer in peers:
+                contenders |= ways(peer, value_bytes, seconds)
+            seen = contest(contenders, rounds=rounds)
+            for dialect in DIALECTS:
+                for batch in BATCH_BYTES:
+                    targets = {f"{MOCK}, {batch}": MOCK_TARGET, **(TARGETS if batch == SMALL_BATCH else {})}
+                    bench = f"produce {shown} in batches of {batch}, {dialect}"
+                    results += compare(bench, seen, f"rivvend {dialect}, {batch}", targets, "records/s")
+    return results + left_out("produce in batches", missing)
+
+
+def ways(peer: Peer, value_bytes: int, seconds: float) -> dict[str, Callable[[], Figures]]:
+    """How one peer is asked: in each of its dialects, with batches of each size if it knows batches."""
+    made: dict[str, Callable[[], Figures]] = {}
+    is_ours = isinstance(peer, Rivvend)
+    for dialect in DIALECTS if is_ours else (peer.speaks,):
+        knows_batches = dialect in ("native", "kafka")
+        for batch in BATCH_BYTES if knows_batches else (SMALL_BATCH,):
+            records = (BATCH_BYTES[batch] - BATCH_HEAD_BYTES) // (value_bytes + RECORD_HEAD_BYTES)
+            plan = frames.bulk(dialect, value_bytes, records, connections=PRODUCERS)
+            name = f"rivvend {dialect}" if is_ours else peer.name
+            made[f"{name}, {batch}" if knows_batches else name] = partial(measured, peer, plan, seconds=seconds)
+    return made
+
+
+def measured(peer: Peer, plan: Plan, *, seconds: float) -> Figures:
+    """One round, from an empty topic: what was written before must not fill the disk or the memory."""
+    peer.reset(PRODUCERS)
+    return load.run(peer, plan, Shape(connections=PRODUCERS, depth=IN_FLIGHT, seconds=seconds, warmup_s=0.3))

@@ -1,0 +1,211 @@
+"""Reading, as an operation: records one by one or batches as they are, at once or when there are enough.
+
+A reader names partitions and how long it would wait; `answer` is called once, now or in a later turn, with what
+there is by then. What is wrong with one partition is told beside the others' batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from rivven.coordinator import CONSUME
+from rivven.errors import RivvenError, UnknownTopic
+from rivven.log import Aborted, Log, Store
+from rivven.ports import Clock
+from rivven.record import Record
+
+from .admit import Admission
+from .fetch import Reader, Waiting
+from .session import Session
+from .topics import Topics
+
+CONSUME_RECORDS_MAX = 10_000
+CONSUME_BYTES_PER_RECORD = 4096
+CONSUME_BYTES_MAX = 8 * 1024 * 1024
+"""Well below the largest reply, whatever the records' own lengths take."""
+WAIT_MS_MAX = 30_000
+FETCH_BYTES_MAX = 50 * 1024 * 1024
+NOTHING = memoryview(b"")
+
+
+class Bounds(NamedTuple):
+    start: int
+    high_watermark: int
+    last_stable: int
+
+
+class Wanted(NamedTuple):
+    """What a fetch asks of one partition."""
+
+    topic: str
+    partition: int
+    offset: int
+    bytes_max: int
+
+
+class Fetched(NamedTuple):
+    """What a fetch found in one partition: its batches, or an error and no batches."""
+
+    batches: memoryview
+    bounds: Bounds
+    aborted: Sequence[Aborted] = ()
+    """Which producers' records in the batches were taken back, where only committed ones are wanted."""
+    error: RivvenError | None = None
+
+
+UNKNOWN = Bounds(-1, -1, -1)
+
+
+class Reading:
+    def __init__(
+        self, store: Store, clock: Clock, topics: Topics, reader: Reader, waiting: Waiting, admission: Admission
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._topics = topics
+        self._reader = reader
+        self._waiting = waiting
+        self._admission = admission
+        self._stopping = False
+
+    def end_waiting(self) -> None:
+        """Answer whoever waits with what there is, now and from now on."""
+        self._stopping = True
+        self._waiting.expire_all()
+
+    # Offsets
+
+    def bounds(self, topic: str, partition: int) -> Bounds:
+        """Where a partition begins, and up to where it can be read."""
+        return _bounds_of(self._topics.log(topic, partition))
+
+    def offset_for_timestamp(self, topic: str, partition: int, timestamp_ms: int) -> tuple[int, int] | None:
+        """The first visible record at or after a time: its offset and its timestamp."""
+        return self._topics.log(topic, partition).offset_for_timestamp(timestamp_ms)
+
+    # Records
+
+    def consume(
+        self,
+        session: Session,
+        topic: str,
+        partition: int,
+        offset: int,
+        *,
+        records_max: int,
+        wait_ms: int,
+        isolation: int | None,
+        answer: Callable[[list[Record], RivvenError | None], None],
+    ) -> None:
+        """Up to so many records from `offset` on; waits until there is one."""
+        log = self._topics.log(topic, partition)
+        records_max = min(records_max, CONSUME_RECORDS_MAX)
+        bytes_max = min(max(1, records_max * CONSUME_BYTES_PER_RECORD), CONSUME_BYTES_MAX)
+
+        def attempt(last: bool) -> bool:
+            if not last and offset >= self._reader.readable_end(log, isolation):
+                return False
+            try:
+                records = self._reader.records(
+                    log, offset, records_max=records_max, bytes_max=bytes_max, isolation=isolation
+                )
+            except RivvenError as error:
+                answer([], error)
+                return True
+            self._charge(session, sum(len(record.value or b"") for record in records))
+            answer(records, None)
+            return True
+
+        self._try_until([log], wait_ms, attempt)
+
+    # Batches
+
+    def fetch(
+        self,
+        session: Session,
+        wanted: Sequence[Wanted],
+        *,
+        wait_ms: int,
+        bytes_min: int,
+        bytes_max: int,
+        isolation: int,
+        answer: Callable[[list[Fetched]], None],
+    ) -> None:
+        """Whole batches of these partitions, in their order; waits until together they have `bytes_min`."""
+        logs = [self._find(want) for want in wanted]
+
+        def attempt(last: bool) -> bool:
+            if not last and not self._enough(wanted, logs, bytes_min, isolation):
+                return False
+            found = self._fetched(wanted, min(bytes_max, FETCH_BYTES_MAX), isolation)
+            self._charge(session, sum(len(each.batches) for each in found))
+            answer(found)
+            return True
+
+        known = [log for log in logs if log is not None]
+        self._try_until(known, wait_ms if len(known) == len(logs) else 0, attempt)
+
+    def _try_until(self, logs: list[Log], wait_ms: int, attempt: Callable[[bool], bool]) -> None:
+        wait_ms = 0 if self._stopping else min(wait_ms, WAIT_MS_MAX)
+        if not attempt(wait_ms <= 0):
+            self._waiting.add(logs, self._clock.now_us() + wait_ms * 1000, attempt)
+
+    def _find(self, want: Wanted) -> Log | None:
+        try:
+            return self._store.log(want.topic, want.partition)
+        except UnknownTopic:
+            return None
+
+    def _enough(self, wanted: Sequence[Wanted], logs: list[Log | None], bytes_min: int, isolation: int) -> bool:
+        """Whether the partitions together have what was asked for, by a cheap estimate that is never too high by
+        more than a batch: any readable record counts as one byte if only one is asked for."""
+        have_bytes = 0
+        for want, log in zip(wanted, logs, strict=True):
+            if log is None or want.offset < log.start or want.offset > log.end:
+                return True  # an error to tell at once
+            if want.offset >= self._reader.readable_end(log, isolation):
+                continue
+            if bytes_min <= 1:
+                return True
+            try:
+                have_bytes += len(self._reader.batches(log, want.offset, want.bytes_max, isolation))
+            except RivvenError:
+                return True
+            if have_bytes >= bytes_min:
+                return True
+        return False
+
+    def _fetched(self, wanted: Sequence[Wanted], bytes_max: int, isolation: int) -> list[Fetched]:
+        found: list[Fetched] = []
+        given_bytes = 0
+        for want in wanted:
+            # The first batch comes whole, whatever the limits: a reader must always get on.
+            budget = min(want.bytes_max, bytes_max - given_bytes)
+            each = self._fetch_one(want, budget, isolation, first=given_bytes == 0)
+            given_bytes += len(each.batches)
+            found.append(each)
+        return found
+
+    def _fetch_one(self, want: Wanted, bytes_max: int, isolation: int, *, first: bool) -> Fetched:
+        try:
+            log = self._store.log(want.topic, want.partition)
+        except UnknownTopic as unknown:
+            return Fetched(NOTHING, UNKNOWN, error=unknown)
+        if bytes_max <= 0 and not first:
+            return Fetched(NOTHING, _bounds_of(log))
+        try:
+            data = self._reader.batches(log, want.offset, max(1, bytes_max), isolation)
+        except RivvenError as error:
+            return Fetched(NOTHING, _bounds_of(log), error=error)
+        self._reader.count_out(data)
+        aborted = log.aborted_between(want.offset, log.last_stable) if isolation and len(data) else ()
+        return Fetched(data, _bounds_of(log), aborted)
+
+    def _charge(self, session: Session, size_bytes: int) -> None:
+        session.unsent_bytes += size_bytes
+        self._admission.charge(session, CONSUME, size_bytes)
+
+
+def _bounds_of(log: Log) -> Bounds:
+    return Bounds(log.start, log.high_watermark, log.last_stable)

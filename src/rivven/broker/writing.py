@@ -1,0 +1,83 @@
+"""Publishing, as an operation: which partition, whose quota, and who hears when it is durable.
+
+Single records and whole batches take plain arguments; what is wrong at once is raised, what becomes of the write is
+told to `answer` in a later turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from rivven.coordinator import PRODUCE
+from rivven.errors import RivvenError
+from rivven.log import Log
+from rivven.ports import Clock
+from rivven.record import NewRecord
+
+from .admit import Admission
+from .partitioner import Partitioner
+from .publish import Answer, Publisher
+from .session import Session
+from .topics import Topics
+
+
+class Produced(NamedTuple):
+    """What became of one partition's batches."""
+
+    base_offset: int = -1
+    append_ms: int = -1
+    """When the log appended them, where that is their timestamp."""
+    start: int = -1
+    """Where the partition begins."""
+    error: RivvenError | None = None
+
+
+class Writing:
+    def __init__(
+        self,
+        clock: Clock,
+        topics: Topics,
+        publisher: Publisher,
+        partitioner: Partitioner,
+        admission: Admission,
+    ) -> None:
+        self._clock = clock
+        self._topics = topics
+        self._publisher = publisher
+        self._partitioner = partitioner
+        self._admission = admission
+
+    def log_for(self, name: str, partition: int | None, key: bytes | None = None, records: int = 1) -> Log:
+        """The partition to publish to, of a topic that is made if need be; chosen by the key where it is not said."""
+        topic = self._topics.to_publish(name, partition)
+        if partition is None:
+            partition = self._partitioner.choose(name, topic.partitions, key, self._clock.now_ms(), records)
+        return self._topics.log(name, partition)
+
+    def publish(self, session: Session, log: Log, records: Sequence[NewRecord], answer: Answer) -> None:
+        """Records, in order, in the partition's batch of this turn; `answer` hears their first offset."""
+        self._admission.charge(session, PRODUCE, sum(len(record[2] or b"") for record in records))
+        self._publisher.gather(log, records, answer)
+
+    def produce(
+        self,
+        session: Session,
+        topic: str,
+        partition: int,
+        batches: memoryview,
+        answer: Callable[[Produced], None],
+    ) -> None:
+        """Whole record batches, end to end, appended as they are; all of them or none. Raises nothing."""
+        append_ms = start = -1
+
+        def settled(offset: int, error: RivvenError | None) -> None:
+            answer(Produced(offset, append_ms if error is None else -1, start, error))
+
+        try:
+            log = self.log_for(topic, partition)
+            start = log.start
+            self._admission.charge(session, PRODUCE, len(batches))
+            append_ms = self._publisher.append_batches(log, batches, settled)
+        except RivvenError as error:
+            settled(-1, error)

@@ -1,0 +1,51 @@
+"""Kafka's frames on a connection: requests in, replies out, and what to say where there is nothing to say.
+
+A request that cannot be read ends the connection, as Kafka's own brokers do; only a question for versions that is too
+new is answered, since the client then asks again in a version that both know.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from rivven.broker import Reply
+from rivven.broker.kafka import Silence, overloaded
+from rivven.errors import Malformed
+from rivven.wire import Piece
+from rivven.wire.kafka import API_VERSIONS, Call, encode_response
+
+if TYPE_CHECKING:
+    from .node import Node
+
+PRODUCE = 0
+
+
+class KafkaForm(NamedTuple):
+    """How a request was asked, which is how it is answered."""
+
+    api_key: int
+    version: int
+
+
+def encode_kafka(reply: Reply) -> list[Piece]:
+    """A reply as it goes over the wire; nothing of one that the client does not wait for."""
+    form, response = reply.form, reply.response
+    assert isinstance(form, KafkaForm)
+    if isinstance(response, Silence):
+        return []
+    return encode_response(response, form.api_key, form.version, reply.correlation_id)  # type: ignore[arg-type]
+
+
+def is_version_question(error: Malformed) -> bool:
+    """Whether it was a question for versions in a version that we do not know."""
+    return error.facts.get("api_key") == API_VERSIONS
+
+
+def hand_over(node: Node, reply: Reply, call: Call) -> None:
+    """Let the broker decide a request, unless too much is under way already."""
+    if call.api_key == PRODUCE and node.inflight_bytes > node.settings.max_inflight_bytes:
+        node.broker.stats.refused_full += 1
+        reply.kind = "refused"
+        reply.fulfil(overloaded(call.request))
+        return
+    node.broker.kafka.handle(call, reply)

@@ -1,0 +1,34 @@
+"""The Kafka dialect on the wire: one table of apis, and codecs for each of their versions, loaded when asked for.
+
+`made.produce.ProduceRequest` and its like are the messages; `decode_request` and its three siblings are the frames.
+"""
+
+from . import made
+from .apis import API_VERSIONS, APIS, SERVED, Api, Stage
+from .codec import Call, advertised, decode_request, decode_response, encode_request, encode_response, refuse
+from .errors import Error, code_of
+from .membership import decode_assignment, decode_subscription, encode_assignment, encode_subscription
+from .primitives import NO_ID
+
+__all__ = [
+    "APIS",
+    "API_VERSIONS",
+    "NO_ID",
+    "SERVED",
+    "Api",
+    "Call",
+    "Error",
+    "Stage",
+    "advertised",
+    "code_of",
+    "decode_assignment",
+    "decode_request",
+    "decode_response",
+    "decode_subscription",
+    "encode_assignment",
+    "encode_request",
+    "encode_response",
+    "encode_subscription",
+    "made",
+    "refuse",
+]

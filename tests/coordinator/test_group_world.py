@@ -1,0 +1,179 @@
+"""Both protocols under loss, delay, slow disks, silence and restarts: what must hold always, and in the end."""
+
+from __future__ import annotations
+
+import pytest
+from group_world import ALL, GROUP, SESSION_MS, ClassicClient, ConsumerClient, World
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+
+from rivven.coordinator import DescribedConsumerGroup, Phase
+
+WHICH = st.integers(0, 3)
+CLIENTS_MAX = 4
+
+
+class Play(RuleBasedStateMachine):
+    """What can happen to either protocol; the clients differ."""
+
+    across_generations = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World()
+        self.names = 0
+
+    def pick(self, which: int):
+        return self.world.clients[which % len(self.world.clients)]
+
+    @precondition(lambda self: self.world.clients)
+    @rule(which=WHICH)
+    def a_client_acts(self, which):
+        self.world.act(self.pick(which))
+
+    @precondition(lambda self: self.world.clients)
+    @rule(which=WHICH)
+    def a_client_commits(self, which):
+        self.world.commit(self.pick(which))
+
+    @precondition(lambda self: self.world.clients)
+    @rule(which=WHICH)
+    def a_client_gives_up_waiting(self, which):
+        client = self.pick(which)
+        if client.waiting is not None:
+            self.world.give_up_waiting(client)
+
+    @precondition(lambda self: len(self.world.clients) > 1)
+    @rule(which=WHICH)
+    def a_client_dies(self, which):
+        client = self.pick(which)
+        client.alive = False
+        client.let_go()
+
+    @precondition(lambda self: self.world.requests)
+    @rule(which=WHICH)
+    def a_request_arrives(self, which):
+        self.world.deliver_request(which % len(self.world.requests))
+
+    @precondition(lambda self: self.world.answers)
+    @rule(which=WHICH)
+    def an_answer_arrives(self, which):
+        self.world.deliver_answer(which % len(self.world.answers))
+
+    @precondition(lambda self: self.world.requests)
+    @rule(which=WHICH)
+    def a_request_is_lost(self, which):
+        self.world.lose_request(which % len(self.world.requests))
+
+    @precondition(lambda self: self.world.answers)
+    @rule(which=WHICH)
+    def an_answer_is_lost(self, which):
+        self.world.lose_answer(which % len(self.world.answers))
+
+    @precondition(lambda self: self.world.writes)
+    @rule()
+    def a_write_is_durable(self):
+        self.world.write()
+
+    @precondition(lambda self: self.world.writes)
+    @rule()
+    def a_write_fails(self):
+        self.world.fail_write()
+
+    @rule(step_ms=st.sampled_from([1, 400, 3_000, SESSION_MS]))
+    def time_goes_by(self, step_ms):
+        self.world.pass_time(step_ms)
+
+    @rule()
+    def the_node_restarts(self):
+        self.world.restart()
+
+    @rule()
+    def all_goes_well_for_a_while(self):
+        self.world.settle()
+
+    @invariant()
+    def a_partition_has_one_owner(self):
+        self.world.check_one_owner(across_generations=self.across_generations)
+
+    @invariant()
+    def no_committed_offset_goes_back(self):
+        self.world.check_offsets_only_grow()
+
+    def teardown(self):
+        self.world.settle()
+        self.world.check_one_owner(across_generations=True)
+        described = [one for one in self.world.groups.list() if one.group == GROUP]
+        if any(client.alive for client in self.world.clients):
+            assert [one.phase for one in described] == [Phase.STABLE]
+        self.replay_gives_the_same()
+
+    def replay_gives_the_same(self):
+        before = [self.world.groups.describe(one.group) for one in self.world.groups.list()]
+        self.world.restart()
+        assert before == [self.world.groups.describe(one.group) for one in self.world.groups.list()]
+
+
+class ClassicPlay(Play):
+    @precondition(lambda self: len(self.world.clients) < CLIENTS_MAX)
+    @rule(static=st.booleans())
+    def a_client_comes(self, static):
+        self.names += 1
+        self.world.clients.append(ClassicClient(f"c{self.names}", f"i{self.names}" if static else None))
+
+    @precondition(lambda self: self.world.clients)
+    @rule(which=WHICH)
+    def a_static_client_restarts(self, which):
+        """The process ends without a word, and another one takes its place."""
+        client = self.pick(which)
+        if client.instance_id is not None:
+            client.alive = False
+            client.let_go()
+            self.world.clients.remove(client)
+            self.names += 1
+            self.world.clients.append(ClassicClient(f"c{self.names}", client.instance_id))
+
+    @precondition(lambda self: self.world.clients)
+    @rule(which=WHICH)
+    def a_client_leaves(self, which):
+        if self.pick(which).instance_id is None:
+            self.world.leave(self.pick(which))
+
+
+class ConsumerPlay(Play):
+    across_generations = True
+
+    @precondition(lambda self: len(self.world.clients) < CLIENTS_MAX)
+    @rule()
+    def a_client_comes(self):
+        self.names += 1
+        self.world.clients.append(ConsumerClient(f"c{self.names}", member_id=f"c{self.names}"))
+
+    @precondition(lambda self: self.world.clients)
+    @rule(which=WHICH)
+    def a_client_does_what_it_was_told(self, which):
+        self.pick(which).work()
+
+    @invariant()
+    def the_group_gives_a_partition_to_one_member(self):
+        for listed in self.world.groups.list():
+            group = self.world.groups.describe(listed.group)
+            if isinstance(group, DescribedConsumerGroup):
+                given = [partition for member in group.members for partition in member.assignment]
+                assert len(given) == len(set(given))
+                target = [partition for member in group.members for partition in member.target]
+                assert len(target) == len(set(target))
+                assert set(target) <= ALL
+
+
+ClassicPlay.TestCase.settings = settings(max_examples=40, stateful_step_count=50)
+ConsumerPlay.TestCase.settings = settings(max_examples=40, stateful_step_count=50)
+TestClassicPlay = ClassicPlay.TestCase
+TestConsumerPlay = ConsumerPlay.TestCase
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("play", [ClassicPlay, ConsumerPlay])
+def test_the_same_for_a_long_time(play):
+    run_state_machine_as_test(play, settings=settings(max_examples=1_500, stateful_step_count=120))
