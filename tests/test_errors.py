@@ -26,6 +26,8 @@ CODES = {
     "InvalidConfig": 23,
     "DirectoryLocked": 24,
     "BadDirectory": 25,
+    "InvalidPartitions": 27,
+    "LimitReached": 31,
 }
 RETRIABLE = {"DiskFull", "Overloaded"}
 LOG_ERRORS = [getattr(errors, name) for name in CODES]

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -107,6 +108,31 @@ def test_many_threads_share_a_producer_and_each_keeps_its_order(client):
                 thread, number = message.value.rstrip(b"x").split(b":")
                 by_thread.setdefault(int(thread), []).append(int(number))
     assert by_thread == {thread: list(range(3000)) for thread in range(4)}
+
+
+def test_watched_records_hear_their_own_offset_though_other_threads_add_in_between(client):
+    client.create_topic("t", 1)
+    heard: dict[bytes, int] = {}
+    with client.producer("t") as producer:
+
+        def put(thread: int) -> None:
+            for number in range(2000):
+                value = b"%d:%d" % (thread, number)
+                watch = number % 3 == thread
+                producer.put(value, on_delivery=partial(note, value) if watch else None)
+
+        def note(value: bytes, delivery: Delivery) -> None:
+            heard[value] = delivery.offset
+
+        with ThreadPoolExecutor(3) as pool:
+            list(pool.map(put, range(3)))
+    found: dict[int, bytes | None] = {}
+    with client.consumer("t", 0, batch_size=10_000) as consumer:
+        while messages := consumer.fetch():
+            found.update({message.offset: message.value for message in messages})
+    assert len(found) == 6000
+    assert len(heard) == 2000
+    assert all(found[offset] == value for value, offset in heard.items())
 
 
 def test_a_full_buffer_makes_put_wait_and_close_releases_it():

@@ -150,6 +150,39 @@ def test_what_is_like_bytes_is_taken():
     assert parcel.batches[0].records() == [(5, b"k", b"v", (("h", b"w"),))]
 
 
+@pytest.mark.parametrize("timestamp_ms", [1.5, 2**63, -(2**63) - 1])
+def test_a_timestamp_that_cannot_be_written_is_refused_at_the_door(timestamp_ms):
+    box = outbox(1, linger_ms=0)
+    for first in (True, False):
+        with pytest.raises(SerializationException, match="cannot be written"):
+            box.add(b"v", None, None, (), timestamp_ms)
+        assert box.is_empty is first
+        box.add(b"w", None, None, (), 1)
+    (parcel,) = box.take()
+    assert values(parcel) == [b"w", b"w"]
+
+
+def test_the_quick_way_leads_into_batches_that_have_begun_and_is_shut_while_the_box_is_full():
+    box = outbox(1, linger_ms=0, batch_bytes=1000, buffer_bytes=1500)
+    assert not box.sorter.add(b"v", None, 1_000_000)
+    assert box.add(b"v", None, None, (), 1)
+    assert box.sorter.add(b"quick", b"k", 2_999_999)
+    assert box.add(b"x" * 1500, None, None, (), 3)
+    assert box.is_full
+    assert not box.sorter.add(b"w", None, 1_000_000)
+    (parcel,) = box.take()
+    assert [row[:2] for batch in parcel.batches for row in batch.records()] == [(1, None), (2, b"k"), (3, None)]
+    box.delivered(parcel, 0)
+    assert box.waiting_bytes == 0
+    assert not box.look_for_room()
+    box.add(b"v", None, None, (), 1)
+    assert box.sorter.add(b"w", None, 1_000_000)
+    box.close()
+    assert not box.sorter.add(b"w", None, 1_000_000)
+    box.look_for_room()
+    assert not box.sorter.add(b"w", None, 1_000_000)
+
+
 def test_a_record_that_no_request_can_carry_is_refused():
     with pytest.raises(SerializationException, match="above"):
         outbox().add(b"x" * (10 << 20), None, None, (), 1)
@@ -305,7 +338,7 @@ def test_order_and_bounds_hold_whatever_happens(steps, partitions, batch_bytes, 
                     box.add(
                         value, key, None, (), 1, lambda delivery, value=value: model.told.append((value, delivery))
                     )
-                else:
+                elif not box.sorter.add(value, key, 1_000_000):
                     box.add(value, key, None, (), 1)
             case ("take",):
                 model.take()

@@ -6,7 +6,14 @@ import pytest
 from group_world import ALL, GROUP, SESSION_MS, ClassicClient, ConsumerClient, World
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from rivven.coordinator import DescribedConsumerGroup, Phase
 
@@ -27,10 +34,41 @@ class Play(RuleBasedStateMachine):
     def pick(self, which: int):
         return self.world.clients[which % len(self.world.clients)]
 
+    @initialize(kinds=st.lists(st.booleans(), max_size=3))
+    def some_are_there_already(self, kinds):
+        for kind in kinds:
+            self.comes(kind)
+        self.world.settle()
+
+    @precondition(lambda self: len(self.world.clients) < CLIENTS_MAX)
+    @rule(static=st.booleans())
+    def a_client_comes(self, static):
+        self.comes(static)
+
+    def comes(self, static):
+        raise NotImplementedError
+
     @precondition(lambda self: self.world.clients)
     @rule(which=WHICH)
     def a_client_acts(self, which):
         self.world.act(self.pick(which))
+
+    @precondition(lambda self: self.world.clients)
+    @rule(which=WHICH)
+    def a_client_acts_and_is_served(self, which):
+        self.world.act(self.pick(which))
+        self.world.serve()
+
+    @precondition(lambda self: self.world.clients)
+    @rule(which=WHICH)
+    def a_client_commits_and_is_served(self, which):
+        self.world.commit(self.pick(which))
+        self.world.serve()
+
+    @precondition(lambda self: len(self.world.clients) > 1)
+    @rule(which=WHICH, rounds=st.sampled_from([1, 5, 12, 35]))
+    def the_others_go_on_without_one(self, which, rounds):
+        self.world.go_on(rounds, self.pick(which))
 
     @precondition(lambda self: self.world.clients)
     @rule(which=WHICH)
@@ -116,9 +154,7 @@ class Play(RuleBasedStateMachine):
 
 
 class ClassicPlay(Play):
-    @precondition(lambda self: len(self.world.clients) < CLIENTS_MAX)
-    @rule(static=st.booleans())
-    def a_client_comes(self, static):
+    def comes(self, static):
         self.names += 1
         self.world.clients.append(ClassicClient(f"c{self.names}", f"i{self.names}" if static else None))
 
@@ -144,9 +180,7 @@ class ClassicPlay(Play):
 class ConsumerPlay(Play):
     across_generations = True
 
-    @precondition(lambda self: len(self.world.clients) < CLIENTS_MAX)
-    @rule()
-    def a_client_comes(self):
+    def comes(self, static):
         self.names += 1
         self.world.clients.append(ConsumerClient(f"c{self.names}", member_id=f"c{self.names}"))
 

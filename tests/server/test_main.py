@@ -173,6 +173,13 @@ def test_the_ready_line_tells_how_the_last_process_ended(tmp_path):
         assert ended(process)[0] == 0
 
 
+def test_nothing_heavy_is_loaded_before_it_is_ready():
+    heavy = ("prometheus_client", "starlette", "uvicorn", "typer", "rich", "google.protobuf", "pyarrow", "yaml")
+    code = f"import sys, rivven.server.node; print(*(name for name in {heavy} if name in sys.modules))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert found.stdout.split() == []
+
+
 def test_it_is_ready_within_a_second_of_work(tmp_path):
     """Of its own work: what the clock says depends on the neighbours."""
     with daemon(tmp_path, "--http-port", str(free_port())) as (process, _):

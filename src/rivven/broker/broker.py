@@ -8,7 +8,7 @@ looked at. All return at once; `due_us` says when `turn` is wanted next even if 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from rivven.coordinator import REQUEST, GroupConfig
@@ -20,6 +20,7 @@ from .admit import Admission
 from .committed import CommittedOffsets
 from .fetch import Reader, Waiting
 from .groups import GroupKeeper
+from .identity import cluster_id
 from .kafka import kafka_dialect
 from .native import Native
 from .partitioner import Partitioner
@@ -45,8 +46,6 @@ class BrokerConfig:
     quotas: dict[str, int] = field(default_factory=dict)
     """Default limits by key; none unless configured."""
     groups: GroupConfig = field(default_factory=GroupConfig)
-    seed: int = 0
-    """For the ids of group members: another one for every start."""
     broker_id: int = 1
     """What Kafka's clients know this node by."""
     cluster_id: str = ""
@@ -60,7 +59,8 @@ class Broker:
     def __init__(self, store: Store, disk: Disk, clock: Clock, config: BrokerConfig | None = None) -> None:
         self.store = store
         self.disk = disk
-        self.config = config = config or BrokerConfig()
+        config = config or BrokerConfig()
+        self.config = config = replace(config, cluster_id=config.cluster_id or cluster_id(disk, store.entropy))
         self.stats = BrokerStats()
         self.clock = clock
         self._publisher = Publisher(store, clock, self.stats)
@@ -84,7 +84,7 @@ class Broker:
         self.writing = Writing(clock, self.topics, self._publisher, partitioner, self.admission)
         self.reading = Reading(store, clock, self.topics, self._reader, self._waiting, self.admission)
         self.producer_ids = ProducerIds(disk)
-        self.groups = GroupKeeper(store, clock, self._publisher, config.groups, Random(config.seed))
+        self.groups = GroupKeeper(store, clock, self._publisher, config.groups, Random(store.entropy.bytes(16)))
         self._native = Native(self)
         self.kafka = kafka_dialect(self)
 

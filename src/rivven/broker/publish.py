@@ -16,6 +16,7 @@ from rivven.limits import BATCH_RECORDS_MAX
 from rivven.log import Appended, Log, ProducedBatch, Store
 from rivven.ports import Clock
 from rivven.record import (
+    CONTROL,
     BatchHeader,
     Codec,
     NewRecord,
@@ -24,11 +25,11 @@ from rivven.record import (
     parse_header,
     stamp,
     validate,
-    walk,
 )
 
 from .stats import BrokerStats
 
+PREFIX_BYTES = 12
 RECORD_OVERHEAD_BYTES = 40
 """More than a record's lengths, deltas and counts ever take."""
 HEADER_OVERHEAD_BYTES = 12
@@ -104,12 +105,7 @@ class Publisher:
         Returns the time that the log gave them, -1 where they keep their own."""
         if data.readonly:
             data = memoryview(bytearray(data))  # offsets are written into it; protobuf hands over bytes
-        checked = [(position, validate(data, position)) for position, _ in walk(data)]
-        end = sum(header.batch_bytes for _, header in checked)
-        if not checked or end != len(data):
-            raise Malformed(what="batches", reason="nothing but whole record batches is expected")
-        for _, header in checked:
-            self._check(log, header)
+        checked = self._checked(log, data)
         if checked[0][1].producer_id >= 0 and (repeated := self._repeats(log, [header for _, header in checked])):
             self._answer_when_durable(log, repeated.last_offset + 1, repeated.base_offset, answer)
             return -1
@@ -119,7 +115,7 @@ class Publisher:
         append_ms = self._clock.now_ms() if log.config.timestamp_type == "LogAppendTime" else -1
         first: Appended | None = None
         for position, header in checked:
-            whole = data[position : position + header.batch_bytes]
+            whole = data if len(checked) == 1 else data[position : position + header.batch_bytes]
             batch: bytearray | memoryview = whole
             if (codec is not None and header.codec is not codec) or log.config.compacts:
                 batch, header = self._made_over(log, whole, header, codec)
@@ -141,13 +137,25 @@ class Publisher:
         else:
             self._undurable.setdefault(log, deque()).append((upto, first, answer))
 
-    def _check(self, log: Log, header: BatchHeader) -> None:
-        if header.batch_bytes > log.config.max_message_bytes:
-            raise BatchTooLarge(batch_bytes=header.batch_bytes, bytes_max=log.config.max_message_bytes)
-        if header.control:
-            raise Malformed(what="batch", reason="control batches are the broker's own")
-        if header.count != header.last_offset_delta + 1:
-            raise Malformed(what="batch", reason="a new batch has a record at each of its offsets")
+    def _checked(self, log: Log, data: memoryview) -> list[tuple[int, BatchHeader]]:
+        """Every batch in `data`, by its position: whole, true to its CRC, and one that a client may send."""
+        checked = []
+        position, end = 0, len(data)
+        bytes_max = log.config.max_message_bytes
+        while position < end:
+            header = validate(data, position)
+            batch_bytes = header[1] + PREFIX_BYTES  # by place: this is done for every batch that comes in
+            if batch_bytes > bytes_max:
+                raise BatchTooLarge(batch_bytes=batch_bytes, bytes_max=bytes_max)
+            if header[5] & CONTROL:
+                raise Malformed(what="batch", reason="control batches are the broker's own")
+            if header[12] != header[6] + 1:
+                raise Malformed(what="batch", reason="a new batch has a record at each of its offsets")
+            checked.append((position, header))
+            position += batch_bytes
+        if not checked:
+            raise Malformed(what="batches", reason="nothing but whole record batches is expected")
+        return checked
 
     def _made_over(
         self, log: Log, batch: memoryview, header: BatchHeader, codec: Codec | None

@@ -70,7 +70,7 @@ class Store:
         """Open the data directory, alone, and recover whatever the last process left. This waits."""
         self._disk = disk
         self._clock = clock
-        self._entropy = entropy
+        self.entropy = entropy
         self.config = config or StoreConfig()
         self._policy = self.config.sync_policy
         self._lock = disk.lock(LOCK)
@@ -158,7 +158,7 @@ class Store:
         return Topic(topic.name, self._new_id(), topic.partitions, topic.created_ms, topic.configs)
 
     def _new_id(self) -> str:
-        return self._entropy.bytes(16).hex()
+        return self.entropy.bytes(16).hex()
 
     def _sort_entries(self, entries: Iterable[Entry], report: RecoveryReport) -> dict[TopicPartition, list[Entry]]:
         names = {topic.id_bytes: topic.name for topic in self._topics.values()}

@@ -2,24 +2,22 @@
 
 Every connection receives into the same buffer, and whole frames are handed on before the next connection has its
 turn. Only a frame that does not fit, or that has not wholly arrived, gets a buffer of its own, of its exact length,
-out of a pool of size classes; the rest of it is then received right where it will be used.
+out of a pool of size classes; the rest of it is then received right where it will be used. How frames are cut is
+`wire`'s to say; this is about whose memory they lie in when many connections share it.
 Invariant: the pool holds at most `bytes_max`, and only buffers that nobody looks into.
 """
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass, field
 
 from rivven.limits import KIB, MIB
+from rivven.wire import LENGTH, TRUSTED_BYTES, cut, is_watched
 
-LENGTH = struct.Struct(">I")
 SHARED_BYTES = 256 * KIB
 CLASSES = (512, 4 * KIB, 64 * KIB, 1 * MIB)
 POOL_BYTES_MAX = 64 * MIB
 RECEIVING_BYTES_MAX = 256 * MIB
-TRUSTED_BYTES = 1 * MIB
-"""What a length alone may reserve; the buffer of a longer frame grows with what really arrives."""
 
 
 @dataclass(slots=True)
@@ -47,19 +45,10 @@ class BufferPool:
         """Give one back; it is kept if it is of a class, there is room, and nobody looks into it."""
         size = len(buffer)
         free = self._free.get(size)
-        if free is None or self.held_bytes + size > self.bytes_max or _is_watched(buffer):
+        if free is None or self.held_bytes + size > self.bytes_max or is_watched(buffer):
             return
         self.held_bytes += size
         free.append(buffer)
-
-
-def _is_watched(buffer: bytearray) -> bool:
-    try:
-        buffer.append(0)
-    except BufferError:
-        return True
-    buffer.pop()
-    return False
 
 
 class Receiver:
@@ -161,21 +150,10 @@ class Receiver:
         return True
 
     def _split(self, data: memoryview) -> list[tuple[memoryview, bytearray | None]]:
-        bodies: list[tuple[memoryview, bytearray | None]] = []
-        position, end = 0, len(data)
-        while end - position >= LENGTH.size:
-            length = LENGTH.unpack_from(data, position)[0]
-            if length > self._frame_bytes_max:
-                self.oversized = length
-                return bodies
-            start = position + LENGTH.size
-            if start + length > end:
-                break
-            position = start + length
-            bodies.append((data[start:position], None))
-        if position < end:
+        bodies, position, self.oversized = cut(data, 0, len(data), self._frame_bytes_max)
+        if position < len(data) and self.oversized is None:
             self._begin(data[position:])
-        return bodies
+        return [(body, None) for body in bodies]
 
     def _begin(self, rest: memoryview) -> None:
         known = len(rest) >= LENGTH.size

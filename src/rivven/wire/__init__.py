@@ -3,7 +3,7 @@
 from . import kafka, requests, responses
 from .bounds import ANSWER_BYTES_MAX, BATCHES_REPLY_BYTES_MAX, REPLY_BYTES_MAX, REQUEST_BYTES_MAX
 from .detect import Dialect, detect, dialect_of
-from .frame import Format, Splitter
+from .frame import LENGTH, TRUSTED_BYTES, Format, Splitter, cut, is_watched
 from .native import (
     CAPABILITIES,
     PROTOCOL_VERSION,
@@ -27,9 +27,11 @@ __all__ = [
     "ANSWER_BYTES_MAX",
     "BATCHES_REPLY_BYTES_MAX",
     "CAPABILITIES",
+    "LENGTH",
     "PROTOCOL_VERSION",
     "REPLY_BYTES_MAX",
     "REQUEST_BYTES_MAX",
+    "TRUSTED_BYTES",
     "Answer",
     "Call",
     "Capability",
@@ -39,6 +41,7 @@ __all__ = [
     "Request",
     "Response",
     "Splitter",
+    "cut",
     "decode_request",
     "decode_response",
     "detect",
@@ -47,6 +50,7 @@ __all__ = [
     "encode_response",
     "fitting",
     "greet",
+    "is_watched",
     "kafka",
     "refuse",
     "refuse_oversized",

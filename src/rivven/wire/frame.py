@@ -53,6 +53,32 @@ def about(error: Malformed, form: Format, correlation_id: int) -> Malformed:
     return error
 
 
+def cut(data: memoryview, start: int, end: int, bytes_max: int) -> tuple[list[memoryview], int, int | None]:
+    """The bodies of the whole frames from `start` on, where what is left begins, and a length above the limit, at
+    which the cutting ends."""
+    bodies: list[memoryview] = []
+    while end - start >= LENGTH.size:
+        (length,) = LENGTH.unpack_from(data, start)
+        if length > bytes_max:
+            return bodies, start, length
+        body = start + LENGTH.size
+        if end - body < length:
+            break
+        start = body + length
+        bodies.append(data[body:start])
+    return bodies, start, None
+
+
+def is_watched(buffer: bytearray) -> bool:
+    """Whether somebody still looks into a buffer: then it may not change its length."""
+    try:
+        buffer.append(0)
+    except BufferError:
+        return True
+    buffer.pop()
+    return False
+
+
 class Splitter:
     """Cuts a stream into frame bodies, without their lengths."""
 
@@ -107,22 +133,14 @@ class Splitter:
         return bodies
 
     def _split(self) -> list[memoryview]:
-        bodies: list[memoryview] = []
         view = memoryview(self._small)
-        start, end = self._start, self._end
-        while end - start >= LENGTH.size:
+        end = self._end
+        bodies, start, self.oversized = cut(view, self._start, end, self.frame_bytes_max)
+        if end - start >= LENGTH.size and self.oversized is None:
             (length,) = LENGTH.unpack_from(view, start)
-            if length > self.frame_bytes_max:
-                self.oversized = length
-                break
-            body = start + LENGTH.size
-            if end - body < length:
-                if length + LENGTH.size > self._receive_bytes:
-                    self._begin_large(view[body:end], length)
-                    start = end
-                break
-            start = body + length
-            bodies.append(view[body:start])
+            if length + LENGTH.size > self._receive_bytes:
+                self._begin_large(view[start + LENGTH.size : end], length)
+                start = end
         self._start = start
         return bodies
 
@@ -135,7 +153,7 @@ class Splitter:
         """Start over in the small buffer, or in a new one, unless the frame that was begun fits where it lies."""
         start, end = self._start, self._end
         if start == end == 0:
-            if self._is_watched():
+            if is_watched(self._small):
                 self._small = bytearray(self._receive_bytes)
             return
         waiting = end - start
@@ -146,16 +164,7 @@ class Splitter:
             if start + wanted <= self._receive_bytes and end < self._receive_bytes:
                 return
         begun = self._small[start:end]
-        if self._is_watched():
+        if is_watched(self._small):
             self._small = bytearray(self._receive_bytes)
         self._small[:waiting] = begun
         self._start, self._end = 0, waiting
-
-    def _is_watched(self) -> bool:
-        """Whether a body that lies in the small buffer is still in use: then the buffer may not change its length."""
-        try:
-            self._small.append(0)
-        except BufferError:
-            return True
-        self._small.pop()
-        return False

@@ -55,6 +55,7 @@ from rivven.wire.kafka.made.metadata import (
 from .cluster import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from .dialect import Asked, Handler
 from .keys import Keys
+from .records import LEADER_EPOCH
 from .refusals import REFUSALS, Refused, told
 
 if TYPE_CHECKING:
@@ -65,8 +66,6 @@ logger = logging.getLogger(__name__)
 METADATA, CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS = 3, 19, 20, 21
 CREATE_PARTITIONS, DESCRIBE_TOPIC_PARTITIONS = 37, 75
 
-LEADER_EPOCH: Final = 0
-"""A node alone has led its partitions since they were made."""
 AUTO_CREATE_SAID_FROM, BY_ID_FROM = 4, 12
 """The first versions of Metadata that say whether a topic may be made, and that name topics by their ids."""
 UNSAID: Final = -1

@@ -391,7 +391,10 @@ cdef bytearray write_fetch(object message, bytearray before, list pieces, int ve
 
 def produce_reader(int version, made):
     def read(data, Py_ssize_t at, Py_ssize_t end):
-        found = read_produce(data, at, end, version)
+        try:
+            found = read_produce(data, at, end, version)
+        except UnicodeDecodeError:
+            found = None
         return made(data, at, end) if found is None else found
 
     return read
@@ -399,7 +402,10 @@ def produce_reader(int version, made):
 
 def fetch_reader(int version, made):
     def read(data, Py_ssize_t at, Py_ssize_t end):
-        found = read_fetch(data, at, end, version)
+        try:
+            found = read_fetch(data, at, end, version)
+        except UnicodeDecodeError:
+            found = None
         return made(data, at, end) if found is None else found
 
     return read
