@@ -297,3 +297,96 @@ class InvalidProducerEpoch(RivvenError, code=81):
     """A batch of a producer's earlier life; a later one has written since."""
 
     message = "{partition}: producer {producer_id} is at epoch {present}, and the batch is of {given}"
+
+
+# Transactions
+
+
+class ProducerFenced(RivvenError, code=82):
+    """A producer whose transactional id belongs to a later instance, or was taken from it."""
+
+    message = "transaction {transaction!r}: the producer is at epoch {present}, and the request is of {given}"
+
+
+class ConcurrentTransactions(RivvenError, code=83, retriable=True):
+    """A transaction that is still ending, or another one of the same producer."""
+
+    message = "transaction {transaction!r}: {reason}; try again"
+
+
+class InvalidTransactionState(RivvenError, code=84):
+    """A request that a transaction cannot follow from where it stands."""
+
+    message = "transaction {transaction!r} is {status}: {reason}"
+
+
+class InvalidProducerIdMapping(RivvenError, code=85):
+    """A producer id that does not belong to the transactional id it came with."""
+
+    message = "transaction {transaction!r} does not belong to producer {producer_id}; initialize the producer first"
+
+
+class InvalidTransactionTimeout(RivvenError, code=86):
+    """A transaction timeout outside the bounds that the node sets."""
+
+    message = "a transaction timeout of {timeout_ms} ms is outside 1 to {timeout_ms_max} ms"
+
+
+class TransactionNotFound(RivvenError, code=87):
+    """A transaction that nobody began, or that has long ended."""
+
+    message = "there is no transaction {transaction!r}"
+
+
+class TransactionAbortable(RivvenError, code=88):
+    """What was asked cannot be part of this transaction any more; abort it and begin again."""
+
+    message = "transaction {transaction!r}: {reason}; abort it and begin again"
+
+
+class PartitionNotInTransaction(TransactionAbortable, code=89):
+    """A write to a partition that was not added to the producer's open transaction."""
+
+    message = "transaction {transaction!r}: {partition} was not added to it; add it before writing"
+
+
+class TransactionTooLarge(TransactionAbortable, code=90):
+    """A transaction above what one may hold; it can only be aborted."""
+
+    message = "transaction {transaction!r}: {what} would be above the limit of {limit}; abort it and write less"
+
+
+class TooManyTransactions(RivvenError, code=91, retriable=True):
+    """The node has as many open transactions, transactional ids or owners as it keeps."""
+
+    message = "transaction {transaction!r}: {what} are at the limit of {limit}; end some, or try again later"
+
+
+class InvalidTransactionRequest(RivvenError, code=92):
+    """A request about a transaction with a field that cannot be."""
+
+    message = "transaction {transaction!r}: the {field} {reason}"
+
+
+class OwnerNotFound(RivvenError, code=93):
+    """An owner of transactions that has not been registered."""
+
+    message = "there is no owner {owner!r} at epoch {epoch}; register it first"
+
+
+class OwnerFenced(RivvenError, code=94):
+    """An earlier registration of an owner; a later one has taken over."""
+
+    message = "owner {owner!r} is registered at epoch {present}, and the request is of {given}; a later run took over"
+
+
+class AlreadyDecided(RivvenError, code=95):
+    """A transaction that comes too late for the decision it would be part of."""
+
+    message = "owner {owner!r} has decided sequence {decided}, so nothing can be begun under {given}"
+
+
+class DecisionRefused(RivvenError, code=96):
+    """A decision that names a transaction which cannot be committed; nothing was decided."""
+
+    message = "owner {owner!r}, sequence {sequence}: producer {producer_id} at epoch {epoch} {reason}; nothing changed"

@@ -78,6 +78,25 @@ PATTERN_CHARS_MAX = 256
 PATTERN_STATES_MAX = 2_000
 """How large an automaton one pattern of topics may become, and how many of its states are remembered."""
 
+# Transactions
+TRANSACTIONAL_IDS_MAX = 200_000
+TRANSACTIONAL_ID_BYTES_MAX = 1 * KIB
+"""Transactional ids, the names of native transactions, and owner ids."""
+TRANSACTIONS_OPEN_MAX = 20_000
+"""How many transactions a node may have open at once; each producer has one at most."""
+TRANSACTION_PARTITIONS_MAX = 10_000
+TRANSACTION_GROUPS_MAX = 1_000
+TRANSACTION_PENDING_BYTES_MAX = 16 * GIB
+"""How much one transaction may write, unless the configuration says less."""
+TRANSACTION_WAITING_MAX = 10_000
+"""How many requests may wait for one transactional id, or one owner, while a change of it is being written."""
+TRANSACTION_OWNERS_MAX = 100_000
+OWNER_TRANSACTIONS_MAX = 10_000
+"""How many transactions one owner may have open; a decision names at most as many."""
+OWNER_DECISIONS_KEPT = 16
+OWNER_DECIDED_KEPT = 1_000
+"""How many committed transactions an owner remembers in its past decisions, beyond the last one."""
+
 assert BATCH_BYTES_MAX <= SEGMENT_BYTES_MAX
 assert SEGMENT_BYTES_MAX < 2**32, "index positions are 32 bits"
 assert BATCH_BYTES_MAX + WAL_HEADER_BYTES + 4 * KIB <= WAL_FILE_BYTES, "any batch fits into one write-ahead file"
@@ -86,3 +105,9 @@ assert WAL_WAITING_BYTES_MAX >= BATCH_BYTES_MAX
 assert MESSAGE_BYTES_DEFAULT <= BATCH_BYTES_MAX
 assert READ_BYTES_MAX >= BATCH_BYTES_MAX
 assert GROUP_BYTES_MAX + GROUP_MEMBERS_MAX * 5 * MEMBER_TEXT_BYTES_MAX <= BATCH_BYTES_MAX, "a group is one record"
+assert TRANSACTIONS_OPEN_MAX <= TRANSACTIONAL_IDS_MAX
+assert OWNER_TRANSACTIONS_MAX <= TRANSACTIONS_OPEN_MAX, "what is decided at once is open at once"
+assert 64 * (OWNER_TRANSACTIONS_MAX + OWNER_DECIDED_KEPT) <= BATCH_BYTES_MAX, "a decision is one record"
+assert TRANSACTION_PARTITIONS_MAX * (TOPIC_NAME_CHARS_MAX + 8) + TRANSACTION_GROUPS_MAX * (GROUP_ID_BYTES_MAX + 4) <= (
+    BATCH_BYTES_MAX // 2
+), "a transaction is one record"

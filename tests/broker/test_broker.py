@@ -8,10 +8,7 @@ import pytest
 from simulated import World
 
 from rivven.broker import BrokerStats
-from rivven.broker.committed import CommittedOffsets
 from rivven.broker.fetch import DECODED_BYTES_MAX, Reader
-from rivven.coordinator import CommittedOffset, OffsetKey
-from rivven.errors import GroupFull
 from rivven.limits import QUOTA_ENTITIES_MAX
 from rivven.log import Log
 from rivven.record import Codec, decode, encode, walk
@@ -78,7 +75,7 @@ def test_keys_go_where_murmur2_says_and_keyless_ones_stick_together(world: World
         (ask.Publish("__consumer_offsets", 0, None, b"v"), "INVALID_TOPIC_NAME"),
         (ask.Publish("t", 0, None, b"v" * (2 << 20)), "MESSAGE_TOO_LARGE"),
         (ask.Publish("keyed", 0, None, b"v"), "INVALID_RECORD"),
-        (ask.JoinGroup("g", "", 1, 1, "consumer", ()), "UNSUPPORTED: JoinGroup"),
+        (ask.InitProducerId(None), "UNSUPPORTED: InitProducerId"),
     ],
 )
 def test_what_cannot_be_done_says_why(world: World, request_: ask.Request, text: str) -> None:
@@ -384,30 +381,6 @@ def test_offsets_of_a_topic_that_went_in_a_crash_go_at_the_next_start(world: Wor
 
 
 # Limits
-
-
-def test_there_is_a_most_of_groups_and_of_offsets_in_one(world: World) -> None:
-    world.ask(ask.CreateTopic("t", 3))
-    broker = world.broker
-    few = CommittedOffsets(broker.store, world.clock, broker._publisher, groups_max=2, offsets_max=2)
-    done: list[object] = []
-
-    def commit(group: str, *partitions: int) -> None:
-        few.commit({OffsetKey(group, "t", number): CommittedOffset(0) for number in partitions}, done.append)
-        world.settle()
-
-    commit("a", 0, 1)
-    commit("b", 0)
-    commit("b", 0, 1)
-    with pytest.raises(GroupFull, match=r"'c'.*limit of 2"):
-        commit("c", 0)
-    with pytest.raises(GroupFull, match=r"'b'.*committed offsets.*limit of 2"):
-        commit("b", 2)
-    few.forget_group("a", done.append)
-    world.settle()
-    commit("c", 0)
-    assert done == [None] * 5
-    assert few.table.groups() == ["b", "c"]
 
 
 def test_there_is_a_most_of_entities_with_quotas(world: World) -> None:

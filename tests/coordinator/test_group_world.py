@@ -180,7 +180,7 @@ class ClassicPlay(Play):
 class ConsumerPlay(Play):
     across_generations = True
 
-    def comes(self, static):
+    def comes(self, _static):
         self.names += 1
         self.world.clients.append(ConsumerClient(f"c{self.names}", member_id=f"c{self.names}"))
 

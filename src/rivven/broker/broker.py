@@ -1,6 +1,6 @@
 """The broker: one node's operations, the turn that ends a round of them, and the doors that requests come in by.
 
-`topics`, `writing`, `reading`, `committed` and `admission` are the operations: they take plain arguments, and know no
+`topics`, `writing`, `reading`, `groups` and `admission` are the operations: they take plain arguments, and know no
 dialect. A dialect translates: `handle` takes a native request and makes its reply, fulfilled at once or later. `turn`
 ends a round of requests: what was published is written, what has become durable is answered, and waiting requests are
 looked at. All return at once; `due_us` says when `turn` is wanted next even if no request comes.
@@ -17,7 +17,6 @@ from rivven.ports import Clock, Disk
 from rivven.wire import Request
 
 from .admit import Admission
-from .committed import CommittedOffsets
 from .fetch import Reader, Waiting
 from .groups import GroupKeeper
 from .identity import cluster_id
@@ -70,21 +69,20 @@ class Broker:
         """Sessions with replies that were fulfilled since the last turn."""
         partitioner = Partitioner(batch_records=config.partitioner_records, linger_ms=config.partitioner_linger_ms)
         self.admission = Admission(disk, clock, self.stats, config.quotas)
-        self.committed = CommittedOffsets(store, clock, self._publisher)
+        self.groups = GroupKeeper(store, clock, self._publisher, config.groups, Random(store.entropy.bytes(16)))
         self.topics = Topics(
             store,
             self._publisher,
             partitioner,
             self._reader,
             self._waiting,
-            self.committed,
+            self.groups,
             default_partitions=config.default_partitions,
             auto_create=config.auto_create_topics,
         )
         self.writing = Writing(clock, self.topics, self._publisher, partitioner, self.admission)
         self.reading = Reading(store, clock, self.topics, self._reader, self._waiting, self.admission)
         self.producer_ids = ProducerIds(disk)
-        self.groups = GroupKeeper(store, clock, self._publisher, config.groups, Random(store.entropy.bytes(16)))
         self._native = Native(self)
         self.kafka = kafka_dialect(self)
 

@@ -20,6 +20,7 @@ from rivven.coordinator import (
     Effect,
     Fetched,
     FetchOffsets,
+    ForgetTopic,
     GroupConfig,
     Groups,
     ListedGroup,
@@ -28,6 +29,7 @@ from rivven.coordinator import (
     Result,
 )
 from rivven.errors import RivvenError
+from rivven.limits import BATCH_BYTES_MAX, MIB
 from rivven.log import Log, Store
 from rivven.ports import Clock
 from rivven.record import decode, partition_for_key, walk
@@ -36,7 +38,7 @@ from .publish import Publisher
 
 TOPIC = "__consumer_offsets"
 PARTITIONS = 8
-READ_BYTES = 1024 * 1024
+READ_BYTES = 1 * MIB
 
 Told = Callable[[Result | RivvenError], None]
 
@@ -56,6 +58,7 @@ class GroupKeeper:
                 self._replay(store.log(TOPIC, number))
         self._look_at_topics()
         self._groups.recall(self.now_ms())
+        self._forget_missing()
 
     def now_ms(self) -> int:
         """The time of day when the node started, and what has passed since: a clock that is set back, or forward,
@@ -80,6 +83,34 @@ class GroupKeeper:
         reply_id = next(self._ids)
         self._asked[reply_id] = answer
         self._perform(self._groups.ask(request, reply_id, self.now_ms()))
+
+    def forget_topic(self, name: str, done: Callable[[RivvenError | None], None]) -> None:
+        """The topic is gone: so is what groups committed for it. `done` hears when a restart knows that too."""
+        table = self._groups.offsets
+        concerned = [
+            group for group in table.groups() if any(key.topic == name for key in table.keys_of_group(group))
+        ]
+        left, failed = len(concerned), None
+        if not left:
+            done(None)
+
+        def told(result: Result | RivvenError) -> None:
+            nonlocal left, failed
+            failed = result if isinstance(result, RivvenError) else failed
+            left -= 1
+            if not left:
+                done(failed)
+
+        for group in concerned:
+            self.ask(ForgetTopic(group, name), told)
+
+    def _forget_missing(self) -> None:
+        """Take away what was committed for topics that are no more: a crash came between the two."""
+        known = {topic.name for topic in self._store.topics}
+        table = self._groups.offsets
+        committed = {key.topic for group in table.groups() for key in table.keys_of_group(group)}
+        for name in sorted(committed - known):
+            self.forget_topic(name, lambda _: None)
 
     def fetch(self, request: FetchOffsets) -> Fetched:
         return self._groups.fetch(request)
@@ -140,6 +171,10 @@ class GroupKeeper:
 
     def _log_of(self, group: str) -> Log:
         if not any(topic.name == TOPIC for topic in self._store.topics):
-            configs = {"cleanup.policy": "compact", "segment.bytes": str(64 * 1024 * 1024)}
+            configs = {
+                "cleanup.policy": "compact",
+                "segment.bytes": str(64 * MIB),
+                "max.message.bytes": str(BATCH_BYTES_MAX),  # a group is one record, whatever its members say
+            }
             self._store.create_topic(TOPIC, PARTITIONS, configs)
         return self._store.log(TOPIC, partition_for_key(group.encode(), self._store.topic(TOPIC).partitions))

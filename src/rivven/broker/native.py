@@ -7,11 +7,9 @@ of it know by heart.
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from rivven.coordinator import CommittedOffset, OffsetKey
 from rivven.errors import NotYet, OffsetOutOfRange, RivvenError, TopicExists, UnknownPartition, UnknownTopic
 from rivven.record import Record
 from rivven.wire import Request, Response, fitting, greet
@@ -19,6 +17,7 @@ from rivven.wire import requests as ask
 from rivven.wire import responses as tell
 
 from .admit import Limit
+from .native_groups import NativeGroups
 from .reading import Fetched, Wanted
 from .session import Reply
 from .texts import told, topic_not_found
@@ -32,7 +31,6 @@ logger = logging.getLogger(__name__)
 
 PARTITIONS_MAX = 1000
 """Of one topic, through this protocol."""
-GROUP = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9._-]{0,254}")
 
 
 class Native:
@@ -56,15 +54,11 @@ class Native:
             ask.GetOffsetBounds: self._get_offset_bounds,
             ask.GetOffsetForTimestamp: self._get_offset_for_timestamp,
             ask.DeleteRecords: self._delete_records,
-            ask.CommitOffset: self._commit_offset,
-            ask.GetOffset: self._get_offset,
-            ask.ListGroups: self._list_groups,
-            ask.DescribeGroup: self._describe_group,
-            ask.DeleteGroup: self._delete_group,
             ask.DescribeQuotas: self._describe_quotas,
             ask.AlterQuotas: self._alter_quotas,
             ask.Ping: self._ping,
             ask.Handshake: self._handshake,
+            **NativeGroups(broker).handlers(),
         }
 
     def handle(self, request: Request, reply: Reply) -> None:
@@ -324,56 +318,6 @@ class Native:
             text = f"OFFSET_OUT_OF_RANGE: Target offset {offset} exceeds latest offset {end}"
             return tell.DeleteRecordsResult(partition, start, text)
 
-    # Groups' offsets
-
-    def _commit_offset(self, request: ask.CommitOffset, reply: Reply) -> Response | None:
-        if not is_group(request.consumer_group):
-            return bad_group("INVALID_CONSUMER_GROUP", request.consumer_group)
-        number = request.partition
-        try:
-            latest = self._broker.reading.bounds(request.topic, number).high_watermark
-        except UnknownPartition:
-            return tell.Error(f"UNKNOWN_PARTITION: partition {number} does not exist in topic '{request.topic}'")
-        except UnknownTopic:
-            return tell.Error(f"UNKNOWN_TOPIC: topic '{request.topic}' does not exist")
-        if request.offset > latest:
-            return tell.Error(
-                f"OFFSET_OUT_OF_RANGE: offset {request.offset} exceeds latest offset {latest} for partition {number}"
-            )
-        key = OffsetKey(request.consumer_group, request.topic, number)
-        committed = CommittedOffset(request.offset, committed_ms=self._broker.clock.now_ms())
-        self._broker.committed.commit({key: committed}, self._done(reply, tell.OffsetCommitted()))
-        return None
-
-    def _get_offset(self, request: ask.GetOffset, _: Reply) -> Response:
-        if not is_group(request.consumer_group):
-            return bad_group("INVALID_CONSUMER_GROUP", request.consumer_group)
-        key = OffsetKey(request.consumer_group, request.topic, request.partition)
-        found = self._broker.committed.table.get(key)
-        return tell.CommittedOffset(found.offset if found is not None else None)
-
-    def _list_groups(self, _: ask.ListGroups, __: Reply) -> Response:
-        return tell.Groups(tuple(self._broker.committed.table.groups()))
-
-    def _describe_group(self, request: ask.DescribeGroup, _: Reply) -> Response:
-        if not is_group(request.consumer_group):
-            return bad_group("INVALID_GROUP_ID", request.consumer_group)
-        offsets = self._broker.committed.table.of_group(request.consumer_group)
-        if not offsets:
-            return tell.Error(f"Consumer group '{request.consumer_group}' not found")
-        by_topic: dict[str, dict[int, int]] = {}
-        for (topic, partition), committed in sorted(offsets.items()):
-            by_topic.setdefault(topic, {})[partition] = committed.offset
-        return tell.GroupDescription(request.consumer_group, by_topic)
-
-    def _delete_group(self, request: ask.DeleteGroup, reply: Reply) -> Response | None:
-        if not is_group(request.consumer_group):
-            return bad_group("INVALID_GROUP_ID", request.consumer_group)
-        if not self._broker.committed.table.keys_of_group(request.consumer_group):
-            return tell.Error(f"Consumer group '{request.consumer_group}' not found")
-        self._broker.committed.forget_group(request.consumer_group, self._done(reply, tell.GroupDeleted()))
-        return None
-
     # Quotas
 
     def _describe_quotas(self, request: ask.DescribeQuotas, _: Reply) -> Response:
@@ -404,14 +348,6 @@ class Native:
     def _handshake(self, request: ask.Handshake, reply: Reply) -> Response:
         reply.session.client_id = request.client_id
         return greet(request)
-
-
-def is_group(name: str) -> bool:
-    return GROUP.fullmatch(name) is not None and ".." not in name
-
-
-def bad_group(code: str, name: str) -> tell.Error:
-    return tell.Error(f"{code}: Invalid consumer group ID: {name}")
 
 
 def _not_found(topic: str, error: UnknownTopic) -> tell.Error:

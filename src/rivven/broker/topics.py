@@ -21,8 +21,8 @@ from rivven.errors import (
 from rivven.limits import PARTITIONS_PER_TOPIC_MAX
 from rivven.log import KEYS, Log, Store, Topic, TopicConfig, check_name
 
-from .committed import CommittedOffsets
 from .fetch import Reader, Waiting
+from .groups import GroupKeeper
 from .partitioner import Partitioner
 from .publish import Publisher
 
@@ -47,7 +47,7 @@ class Topics:
         partitioner: Partitioner,
         reader: Reader,
         waiting: Waiting,
-        committed: CommittedOffsets,
+        groups: GroupKeeper,
         *,
         default_partitions: int,
         auto_create: bool,
@@ -57,7 +57,7 @@ class Topics:
         self._partitioner = partitioner
         self._reader = reader
         self._waiting = waiting
-        self._committed = committed
+        self._groups = groups
         self._default_partitions = default_partitions
         self._auto_create = auto_create
         self._defaults = store.config.topic_defaults
@@ -190,7 +190,7 @@ class Topics:
             self._publisher.abandon(log, gone)
             self._waiting.end(log)
             self._reader.forget(log)
-        self._committed.forget_topic(name, done)
+        self._groups.forget_topic(name, done)
 
 
 def refuse_internal(name: str) -> None:

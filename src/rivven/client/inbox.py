@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from rivven.errors import OffsetOutOfRange, RivvenError
 from rivven.limits import KIB, MIB
@@ -24,6 +24,7 @@ from .values import Message
 if TYPE_CHECKING:
     import pyarrow as pa
 
+K = TypeVar("K")
 COLUMNS = ("offset", "timestamp", "key", "value", "headers")
 COPIED_BYTES_MAX = 64 * KIB
 """A smaller chunk is copied out of the receive buffer, which is then free for the next one."""
@@ -173,18 +174,18 @@ class Plan(NamedTuple):
     generations: list[int]
 
 
-class Inbox:
-    """The partitions that a consumer reads, each in its turn."""
+class Shelves(Generic[K]):
+    """Partitions that are read together, each in its turn. What a partition is known by is up to its keeper."""
 
-    def __init__(self, topic: str, fetch_bytes: int) -> None:
-        self.topic = topic
+    def __init__(self, fetch_bytes: int) -> None:
         self._fetch_bytes = fetch_bytes
-        self.shelves: dict[int, Shelf] = {}
+        self.shelves: dict[K, Shelf] = {}
+        self.paused: set[K] = set()
 
-    def assign(self, offsets: dict[int, int]) -> None:
-        self.shelves = {number: Shelf(self.topic, number, offset) for number, offset in sorted(offsets.items())}
+    def key(self, topic: str, partition: int) -> K:
+        raise NotImplementedError
 
-    def shelf(self, partition: int | None) -> Shelf:
+    def shelf(self, partition: K | None) -> Shelf:
         """The shelf of a partition; which one may be left out where there is one alone."""
         if partition is None and len(self.shelves) == 1:
             return next(iter(self.shelves.values()))
@@ -194,13 +195,23 @@ class Inbox:
             raise ConfigException(reason=f"partition {partition} is not assigned")
         return self.shelves[partition]
 
-    def chosen(self, partition: int | None) -> list[Shelf]:
+    def chosen(self, partition: K | None) -> list[Shelf]:
         """One shelf, or all of them."""
         return list(self.shelves.values()) if partition is None else [self.shelf(partition)]
 
+    @property
+    def has_chunks(self) -> bool:
+        return any(shelf.chunks for shelf in self._open())
+
+    def _open(self) -> list[Shelf]:
+        """The shelves that are read from now."""
+        if not self.paused:
+            return list(self.shelves.values())
+        return [shelf for key, shelf in self.shelves.items() if key not in self.paused]
+
     def take(self, count: int) -> list[Message]:
         taken: list[Message] = []
-        for shelf in list(self.shelves.values()):
+        for shelf in self._open():
             if len(taken) >= count:
                 break
             some = shelf.take(count - len(taken))
@@ -210,7 +221,7 @@ class Inbox:
         return taken
 
     def take_chunk(self, until: int | None) -> Taken | None:
-        for shelf in list(self.shelves.values()):
+        for shelf in self._open():
             if shelf.chunks and (until is None or shelf.position < until):
                 self._last(shelf)
                 return shelf.take_chunk(until)
@@ -218,39 +229,40 @@ class Inbox:
 
     def _last(self, shelf: Shelf) -> None:
         """The others come first the next time."""
-        del self.shelves[shelf.partition]
-        self.shelves[shelf.partition] = shelf
+        key = self.key(shelf.topic, shelf.partition)
+        del self.shelves[key]
+        self.shelves[key] = shelf
 
     # Asking for more
 
     def plan(self, *, ahead: bool) -> Plan:
         """What to ask for; `ahead`: only what the server is known to have."""
         shelves = [
-            shelf
-            for shelf in self.shelves.values()
-            if len(shelf.chunks) < CHUNKS_AHEAD and (shelf.is_behind or not ahead)
+            shelf for shelf in self._open() if len(shelf.chunks) < CHUNKS_AHEAD and (shelf.is_behind or not ahead)
         ]
         return Plan(shelves, [shelf.generation for shelf in shelves])
 
     def request(self, plan: Plan, wait_ms: int) -> ask.FetchBatches:
-        parts = tuple(
-            ask.PartitionFetch(shelf.partition, shelf.fetch_offset, self._fetch_bytes) for shelf in plan.shelves
-        )
+        parts: dict[str, list[ask.PartitionFetch]] = {}
+        for shelf in plan.shelves:
+            part = ask.PartitionFetch(shelf.partition, shelf.fetch_offset, self._fetch_bytes)
+            parts.setdefault(shelf.topic, []).append(part)
         bytes_max = max(FLIGHT_BYTES_MAX, self._fetch_bytes)
-        return ask.FetchBatches(wait_ms, 1, bytes_max, 0, (ask.TopicFetch(self.topic, parts),))
+        topics = tuple(ask.TopicFetch(topic, tuple(some)) for topic, some in parts.items())
+        return ask.FetchBatches(wait_ms, 1, bytes_max, 0, topics)
 
     def fetched(self, plan: Plan, answer: tell.FetchedBatches) -> tuple[bool, RivvenError | None]:
         """Keep what came. Whether asking again at once makes sense, and what went wrong."""
-        parts = {part.partition: part for topic in answer.topics for part in topic.partitions}
+        parts = {(topic.topic, part.partition): part for topic in answer.topics for part in topic.partitions}
         again, error = False, None
         for shelf, generation in zip(plan.shelves, plan.generations, strict=True):
-            part = parts.get(shelf.partition)
+            part = parts.get((shelf.topic, shelf.partition))
             if part is None or generation != shelf.generation:
                 again = again or generation != shelf.generation
                 continue
             if part.error == OffsetOutOfRange.code:
-                # Before the beginning is at the beginning; after the end there is nothing yet.
-                again = again or self._to_the_beginning(shelf, part.log_start_offset)
+                moved, fault = self._out_of_range(shelf, part)
+                again, error = again or moved, error or fault
             elif part.error:
                 error = error or coded_error(part.error, part.error_message)
             else:
@@ -259,20 +271,20 @@ class Inbox:
                 shelf.add(part.batches)
         return again, error
 
-    @staticmethod
-    def _to_the_beginning(shelf: Shelf, start: int) -> bool:
-        if shelf.fetch_offset >= start:
-            return False
+    def _out_of_range(self, shelf: Shelf, part: tell.PartitionFetched) -> tuple[bool, RivvenError | None]:
+        """Before the beginning is at the beginning; after the end there is nothing yet."""
+        if shelf.fetch_offset >= part.log_start_offset:
+            return False, None
         if not shelf.chunks:
-            shelf.position = max(shelf.position, start)
-        shelf.fetch_offset = start
-        return True
+            shelf.position = max(shelf.position, part.log_start_offset)
+        shelf.fetch_offset = part.log_start_offset
+        return True, None
 
     def old_requests(self, plan: Plan, wait_ms: int, count: int) -> Iterable[tuple[Shelf, int, ask.Consume]]:
         """The same for a server without batches; the last partition alone waits."""
         for place, (shelf, generation) in enumerate(zip(plan.shelves, plan.generations, strict=True), 1):
             wait = wait_ms if place == len(plan.shelves) else 0
-            request = ask.Consume(self.topic, shelf.partition, shelf.fetch_offset, count, None, wait)
+            request = ask.Consume(shelf.topic, shelf.partition, shelf.fetch_offset, count, None, wait)
             yield shelf, generation, request
 
     def fetched_old(self, shelf: Shelf, generation: int, answer: tell.Messages) -> None:
@@ -285,10 +297,26 @@ class Inbox:
                     entry.offset,
                     entry.timestamp_ms,
                     entry.partition,
-                    self.topic,
+                    shelf.topic,
                     entry.key,
                     tuple((header.name, header.value) for header in entry.headers),
                 )
                 for entry in answer.messages
             )
         )
+
+
+class Inbox(Shelves[int]):
+    """The partitions of one topic."""
+
+    def __init__(self, topic: str, fetch_bytes: int) -> None:
+        super().__init__(fetch_bytes)
+        self.topic = topic
+
+    def key(self, topic: str, partition: int) -> int:
+        del topic
+        return partition
+
+    def assign(self, offsets: dict[int, int]) -> None:
+        self.shelves = {number: Shelf(self.topic, number, offset) for number, offset in sorted(offsets.items())}
+        self.paused.clear()

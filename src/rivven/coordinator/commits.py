@@ -77,6 +77,12 @@ class Commits:
         """All that the log has of this group once the present writes are done, but for open transactions."""
         return sorted({*self.table.keys_of_group(group), *(key for key in self._writing if key.group == group)})
 
+    def groups_with(self, topic: str) -> list[str]:
+        """The groups that have committed something for this topic, or are about to."""
+        table = self.table
+        kept = (key for group in table.groups() for key in table.keys_of_group(group))
+        return sorted({key.group for key in (*kept, *self._writing) if key.topic == topic})
+
     def expired(self, group: str, idle_since_ms: int, now_ms: int, retention_ms: int) -> list[OffsetKey]:
         """Those that nobody has needed for the retention time; ones about to change are left alone."""
         busy = {key for entries in self._open.values() for key in entries} | self._writing.keys()

@@ -151,6 +151,14 @@ class DeleteOffsets:
 
 
 @dataclass(frozen=True, slots=True)
+class ForgetTopic:
+    """The topic is gone, and what the group committed for it goes too, whether it reads it or not."""
+
+    group: str
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
 class DeleteGroup:
     group: str
 

@@ -51,6 +51,7 @@ from .group_values import (
     Effect,
     Fetched,
     FetchOffsets,
+    ForgetTopic,
     GroupConfig,
     Heartbeat,
     Join,
@@ -65,7 +66,7 @@ from .shared import Shared
 
 EXPIRE = ("", "expire", "")
 
-Ask = Join | Sync | Heartbeat | Leave | ConsumerHeartbeat | Commit | DeleteOffsets | DeleteGroup
+Ask = Join | Sync | Heartbeat | Leave | ConsumerHeartbeat | Commit | DeleteOffsets | ForgetTopic | DeleteGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +172,8 @@ class Groups:
                 return self._commit(request, reply_id, now_ms)
             case DeleteOffsets():
                 return self._delete_offsets(request, reply_id)
+            case ForgetTopic():
+                return self._forget_topic(request, reply_id)
             case DeleteGroup():
                 return self._delete_group(request, reply_id)
             case ConsumerHeartbeat():
@@ -372,6 +375,14 @@ class Groups:
         if not keys:
             return [Answer(reply_id, Deleted(errors))]
         return self._delete(_Deleting(request.group, keys, False, reply_id, Deleted(errors)))
+
+    def groups_with(self, topic: str) -> list[str]:
+        """The groups that `ForgetTopic` concerns, once a topic is gone."""
+        return self._commits.groups_with(topic)
+
+    def _forget_topic(self, request: ForgetTopic, reply_id: int) -> list[Effect]:
+        keys = tuple(key for key in self._commits.keys(request.group) if key.topic == request.topic)
+        return self._delete(_Deleting(request.group, keys, False, reply_id, Deleted()))
 
     def _delete_group(self, request: DeleteGroup, reply_id: int) -> list[Effect]:
         group = self._groups.get(request.group)

@@ -188,7 +188,9 @@ class Wal:
 
     @property
     def current_sequence(self) -> int:
-        return self._current.sequence if self._current is not None else self._next_sequence
+        """No group to come goes into a file before this one. Until the first group is placed that says nothing:
+        spares have numbers already, and will be written."""
+        return self._current.sequence if self._current is not None else 0
 
     def prepare(self, file_bytes: int | None = None) -> Prepare:
         """A job that makes one more spare, from a free file that is long enough or a new one."""

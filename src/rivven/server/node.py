@@ -114,7 +114,6 @@ class Node:
                 consumer_session_timeout_ms=settings.group_consumer_session_timeout_ms,
                 consumer_heartbeat_ms=settings.group_consumer_heartbeat_ms,
             ),
-            seed=int.from_bytes(SystemEntropy().bytes(8), "big"),
         )
 
     async def _listen(self, host: str, port: int) -> asyncio.Server:

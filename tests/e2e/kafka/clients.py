@@ -44,8 +44,8 @@ class Client(NamedTuple):
 
 CLIENTS = (
     Client("confluent-kafka", "2.16.1", groups=("classic", "cooperative", "consumer")),
-    Client("kafka-python", "3.0.12"),
-    Client("aiokafka", "0.14.0"),
+    Client("kafka-python", "3.0.12", lacks=frozenset({"neither key nor value", "null header"})),
+    Client("aiokafka", "0.14.0", lacks=frozenset({"neither key nor value"})),
     Client(
         "kcat",
         "1.7.1",
@@ -53,7 +53,7 @@ CLIENTS = (
         describes=False,
         lacks=frozenset({"timestamp", "binary", "null header"}),
     ),
-    Client("kafkajs", "2.2.4", writes=("none", "gzip", "snappy", "lz4"), lacks=frozenset({"null header"})),
+    Client("kafkajs", "2.2.4", writes=("none", "gzip", "snappy"), lacks=frozenset({"null header"})),
     Client("java", "4.3.0", groups=("classic", "consumer")),
 )
 BY_NAME = {client.name: client for client in CLIENTS}
@@ -155,7 +155,7 @@ def python_driver(module: str, script: str) -> list[str]:
     return [sys.executable, str(DRIVERS / script)]
 
 
-NODE_PACKAGES = ("kafkajs@2.2.4", "kafkajs-snappy@1.1.0", "lz4js@0.2.0", "fzstd@0.1.1")
+NODE_PACKAGES = ("kafkajs@2.2.4", "kafkajs-snappy@1.1.0", "fzstd@0.1.1")
 
 
 def kafkajs_driver() -> list[str]:

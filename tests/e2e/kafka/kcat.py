@@ -71,13 +71,8 @@ class Kcat:
             self.run("-P", *place, *settings, *marks, given=given)
 
     def _read(self, servers: str, topics: dict[str, int]) -> dict[str, list[Any]]:
-        form = "%T %K %S\n%k%s\n%h\n"
-        return {
-            topic: list(
-                parsed(self.run("-C", "-b", servers, "-t", topic, "-p", "0", "-o", "beginning", "-e", "-q", "-f", form))
-            )
-            for topic in topics
-        }
+        how = ["-o", "beginning", "-e", "-q", "-X", "fetch.wait.max.ms=20", "-f", "%T %K %S\n%k%s\n%h\n"]
+        return {topic: parsed(self.run("-C", "-b", servers, "-t", topic, "-p", "0", *how)) for topic in topics}
 
     def _join(self, servers: str, group: str, topic: str, kind: str) -> int:
         assert kind == "classic"

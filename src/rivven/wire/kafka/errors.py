@@ -189,6 +189,19 @@ CODES: dict[type[RivvenError], Error] = {
     errors.GroupSubscribed: Error.GROUP_SUBSCRIBED_TO_TOPIC,
     errors.OutOfOrderSequence: Error.OUT_OF_ORDER_SEQUENCE_NUMBER,
     errors.InvalidProducerEpoch: Error.INVALID_PRODUCER_EPOCH,
+    errors.ProducerFenced: Error.PRODUCER_FENCED,
+    errors.ConcurrentTransactions: Error.CONCURRENT_TRANSACTIONS,
+    errors.InvalidTransactionState: Error.INVALID_TXN_STATE,
+    errors.InvalidProducerIdMapping: Error.INVALID_PRODUCER_ID_MAPPING,
+    errors.InvalidTransactionTimeout: Error.INVALID_TRANSACTION_TIMEOUT,
+    errors.TransactionNotFound: Error.TRANSACTIONAL_ID_NOT_FOUND,
+    errors.TransactionAbortable: Error.TRANSACTION_ABORTABLE,
+    errors.TooManyTransactions: Error.CONCURRENT_TRANSACTIONS,  # the code on which producers wait and try again
+    errors.InvalidTransactionRequest: Error.INVALID_REQUEST,
+    errors.OwnerNotFound: Error.RESOURCE_NOT_FOUND,
+    errors.OwnerFenced: Error.PRODUCER_FENCED,
+    errors.AlreadyDecided: Error.INVALID_TXN_STATE,
+    errors.DecisionRefused: Error.INVALID_TXN_STATE,
 }
 """What each of our errors is to a Kafka client."""
 
