@@ -86,10 +86,7 @@ class GroupKeeper:
 
     def forget_topic(self, name: str, done: Callable[[RivvenError | None], None]) -> None:
         """The topic is gone: so is what groups committed for it. `done` hears when a restart knows that too."""
-        table = self._groups.offsets
-        concerned = [
-            group for group in table.groups() if any(key.topic == name for key in table.keys_of_group(group))
-        ]
+        concerned = self._groups.groups_with(name)
         left, failed = len(concerned), None
         if not left:
             done(None)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from random import Random
@@ -59,7 +59,7 @@ FENCED = frozenset({Error.ILLEGAL_GENERATION, Error.UNKNOWN_MEMBER_ID})
 STEPS = {
     Error.FENCED_INSTANCE_ID: "another member has the same instance_id now; give each its own",
     Error.INCONSISTENT_GROUP_PROTOCOL: "the other members know none of our assignors; use the same in all of them",
-    Error.INVALID_SESSION_TIMEOUT: "session_timeout_ms is outside the server's bounds, 6 s to 30 min unless configured",
+    Error.INVALID_SESSION_TIMEOUT: "session_timeout_ms is outside the server's bounds, 6 s to 30 min unless told",
     Error.GROUP_MAX_SIZE_REACHED: "the group has as many members as it may have",
     Error.GROUP_AUTHORIZATION_FAILED: "this user may not join the group",
     Error.INVALID_GROUP_ID: "the group's name cannot be used",
@@ -260,7 +260,6 @@ class Membership:
         del now_ms
         self._callers += 1
         if self._dormant:
-            self._dormant = False
             self._begin()
 
     def rested(self, now_ms: int) -> None:
@@ -474,6 +473,7 @@ class Membership:
         owned = () if self.settings.eager else tuple(sorted(self.owned))
         data = b""
         if assignor == STICKY and memory:
+            # Without the version before it and the user data behind it, an assignment is what Kafka's members send.
             data = encode_assignment(memory)[2:-4] + GENERATION.pack(generation)
         held = self._memory[1] if owned else NO_GENERATION
         return encode_subscription(Subscription(tuple(sorted(self._topics)), data, owned, held))
@@ -486,7 +486,7 @@ class Membership:
     def _begin(self) -> None:
         """On the way to joining. What there was to settle is the next assignment's affair."""
         self._leaving = self._coming = NONE
-        self._again = False
+        self._again = self._dormant = False
         self.phase = Phase.LOOK if self._pattern is not None else Phase.GIVE_UP
         self._advance()
 
@@ -542,6 +542,3 @@ def _understood(protocol: str, metadata: bytes) -> Subscription:
     except (Malformed, struct.error):
         return said  # only a memory: without it, nothing sticks
     return said._replace(owned=owned, generation=generation)
-
-
-OnPartitions = Callable[[list[TopicPartition]], object]

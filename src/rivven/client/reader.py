@@ -250,8 +250,8 @@ class Reader(Generic[K]):
         return taken or self._no_chunk()
 
     def _no_chunk(self) -> Taken:
-        shelf = next((shelf for _, shelf in _in_order(self._inbox.shelves)), None)
-        return Taken("", 0, NOTHING, 0, None) if shelf is None else Taken(shelf.topic, shelf.partition, NOTHING, 0, None)
+        topic, partition = next(((each.topic, each.partition) for _, each in _in_order(self._inbox.shelves)), ("", 0))
+        return Taken(topic, partition, NOTHING, 0, None)
 
     # Fetching
 

@@ -27,6 +27,8 @@ from .options import Address, Options, parse_addresses
 from .retry import Backoff, Roster
 from .scram import Scram
 
+C = TypeVar("C")
+P = TypeVar("P", bound=asyncio.BaseProtocol)
 R = TypeVar("R", bound=Response)
 WRITE_BUFFER_BYTES = 8 * 1024 * 1024
 
@@ -174,12 +176,16 @@ class Cluster:
 
     async def open(self) -> Connection:
         """A connection to the first server that takes one, with the handshake done."""
+        return await self.open_first(self._open)
+
+    async def open_first(self, open_one: Callable[[Address], Awaitable[C]]) -> C:
+        """The same for a connection of any kind."""
         reasons: list[str] = []
         for address in self._roster.candidates():
             if not self._roster.try_now(address, monotonic_ms()):
                 continue
             try:
-                connection = await self._open(address)
+                connection = await open_one(address)
             except RivvenError as error:
                 self._roster.failed(address, monotonic_ms())
                 if not error.retriable:
@@ -197,24 +203,27 @@ class Cluster:
             raise ConnectionException(reason=failed, retry_ms=wait_ms)
         raise ConnectionException(reason="; ".join(reasons), retry_ms=wait_ms)
 
-    async def _open(self, address: Address) -> Connection:
+    async def dial(self, address: Address, make: Callable[[], P]) -> P:
+        """A socket to a server, with a protocol on it that `make` makes."""
         timeout_ms = self.options.connect_timeout_ms
         loop = asyncio.get_running_loop()
         tls, server_name = self._tls or (None, None)
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                _, connection = await loop.create_connection(
-                    lambda: Connection(address, timeout_ms=self.options.request_timeout_ms),
-                    address.host,
-                    address.port,
-                    ssl=tls,
-                    server_hostname=server_name,
+                _, protocol = await loop.create_connection(
+                    make, address.host, address.port, ssl=tls, server_hostname=server_name
                 )
         except TimeoutError:
             raise TimeoutException(reason=f"no connection to {address} within {timeout_ms} ms") from None
         except (OSError, ssl.SSLError) as error:
             why = str(error) or ("it hung up; does it speak TLS 1.3?" if tls else type(error).__name__)
             raise ConnectionException(reason=f"no connection to {address}: {why}") from None
+        return protocol
+
+    async def _open(self, address: Address) -> Connection:
+        connection = await self.dial(
+            address, lambda: Connection(address, timeout_ms=self.options.request_timeout_ms)
+        )
         try:
             await self._shake_hands(connection)
             if self.log_in is not None:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from rivven.errors import RivvenError
+from rivven.model import TopicPartition
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -88,3 +89,41 @@ class ProducerState:
 
     def __repr__(self) -> str:
         return f"ProducerState({self._producer_id}, {self._producer_epoch}, {self._next_sequence})"
+
+
+class GroupMember(NamedTuple):
+    """One member of a consumer group, and what it reads."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    partitions: tuple[TopicPartition, ...]
+
+
+class GroupState(NamedTuple):
+    """A consumer group as its coordinator sees it. `kind` is "classic" where members assign, "consumer" where the
+    broker does, and empty where there is no such group; then `state` is "Dead"."""
+
+    group: str
+    kind: str
+    state: str
+    assignor: str
+    members: tuple[GroupMember, ...]
+
+
+class RebalanceListener:
+    """Hears what changes hands in a group. Override what you need; the methods may be coroutines.
+
+    They run while messages are being asked for, and none is handed out meanwhile.
+    """
+
+    def on_assigned(self, partitions: list[TopicPartition]) -> Any:
+        """These are ours now; their positions are set, and `seek` may change them."""
+
+    def on_revoked(self, partitions: list[TopicPartition]) -> Any:
+        """These go to another member: the last moment to commit for them."""
+
+    def on_lost(self, partitions: list[TopicPartition]) -> Any:
+        """These are another member's already; nothing can be committed for them. The same as revoked unless told."""
+        return self.on_revoked(partitions)

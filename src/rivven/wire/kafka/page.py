@@ -9,9 +9,9 @@ INTRODUCTION = """\
 
 <!-- Written by `python -m rivven.wire.kafka.page`; a test holds it to the code. -->
 
-Whatever speaks Kafka talks to `rivvend` unchanged, on the port of the native protocol: the first frame of a connection
-tells who speaks. Nothing is converted on the way. A record batch is kept and served as the producer encoded it; only its
-offset and its leader epoch are written into it, and its checksum does not cover those.
+Whatever speaks Kafka talks to `rivvend` unchanged, on the port of the native protocol: the first frame of a
+connection tells who speaks. Nothing is converted on the way. A record batch is kept and served as the producer
+encoded it; only its offset and its leader epoch are written into it, and its checksum does not cover those.
 
 The table is the one that clients are told: what is not in it is not advertised, and a client that needs it says so at
 once instead of half working. [Which clients were tried](kafka-clients.md), and with what, is a page of its own.
@@ -24,18 +24,18 @@ HEAD = "| key | api | versions | flexible from | |\n|---|---|---|---|---|"
 BEHAVIOUR = """
 ## How this broker behaves where Kafka leaves a choice
 
-- **Acks.** `acks=all` and `acks=1` both wait until the batch is durable under the node's sync policy, which by default is a
-  sync. `acks=0` is not answered; if such a batch is refused, the connection closes.
+- **Acks.** `acks=all` and `acks=1` both wait until the batch is durable under the node's sync policy, which by
+  default is a sync. `acks=0` is not answered; if such a batch is refused, the connection closes.
 - **Fetch sessions** are not kept: each fetch names all it wants, which every client does when it is told session 0.
 - **Idempotent producers** are recognised by their last five batches per partition, also after the broker was killed.
-- **Groups.** Classic members and members of the consumer protocol (KIP-848) are decided by one coordinator; its state is in
-  `__consumer_offsets`, and a restarted broker goes on with the generation it had. The broker's assignors are `uniform` and
-  `range`; patterns of topics are matched by the broker.
-- **Topic configs** that Kafka has and rivven does not are taken with the value that says what rivven does anyway, and refused
-  with any other. Topics whose names begin with `__` are the broker's own.
+- **Groups.** Classic members and members of the consumer protocol (KIP-848) are decided by one coordinator; its
+  state is in `__consumer_offsets`, and a restarted broker goes on with the generation it had. The broker's
+  assignors are `uniform` and `range`; patterns of topics are matched by the broker.
+- **Topic configs** that Kafka has and rivven does not are taken with the value that says what rivven does
+  anyway, and refused with any other. Topics whose names begin with `__` are the broker's own.
 - **Messages of formats before version 2** (clients before 0.11) are refused.
-- **A frame that cannot be read** ends the connection, as a Kafka broker does it. Counts and lengths inside a frame are
-  checked against the bytes that are there before anything is allocated for them.
+- **A frame that cannot be read** ends the connection, as a Kafka broker does it. Counts and lengths inside a
+  frame are checked against the bytes that are there before anything is allocated for them.
 """
 
 
