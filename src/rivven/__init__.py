@@ -70,6 +70,7 @@ from .errors import (
     UnsupportedAssignor,
     UnsupportedCodec,
 )
+from .model import TopicPartition
 
 if _TYPE_CHECKING:
     from .client import (
@@ -80,10 +81,14 @@ if _TYPE_CHECKING:
         ConnectionException,
         Consumer,
         Delivery,
+        GroupConsumer,
+        GroupMember,
+        GroupState,
         Message,
         Options,
         Producer,
         ProducerState,
+        RebalanceListener,
         RivvenClient,
         RivvenException,
         SerializationException,
@@ -116,9 +121,12 @@ __all__ = [
     "DiskFull",
     "FencedInstance",
     "FencedMemberEpoch",
+    "GroupConsumer",
     "GroupFull",
+    "GroupMember",
     "GroupNotEmpty",
     "GroupNotFound",
+    "GroupState",
     "GroupSubscribed",
     "IllegalGeneration",
     "InconsistentGroupProtocol",
@@ -150,6 +158,7 @@ __all__ = [
     "ProducerFenced",
     "ProducerState",
     "RebalanceInProgress",
+    "RebalanceListener",
     "Record",
     "RivvenClient",
     "RivvenError",
@@ -162,6 +171,7 @@ __all__ = [
     "TimeoutException",
     "TooManyTransactions",
     "TopicExists",
+    "TopicPartition",
     "TransactionAbortable",
     "TransactionNotFound",
     "TransactionTooLarge",

@@ -203,6 +203,16 @@ static void rv_worker_submit(rv_worker *worker) {
     pthread_cond_signal(&worker->wake); /* after the unlock, so that the worker does not wake into a held lock */
 }
 
+/* Take the group back if the worker has not begun with it; whoever does so performs it. */
+static int rv_worker_take_back(rv_worker *worker) {
+    int had_group;
+    pthread_mutex_lock(&worker->guard);
+    had_group = worker->has_group;
+    worker->has_group = 0;
+    pthread_mutex_unlock(&worker->guard);
+    return had_group;
+}
+
 static void rv_worker_stop(rv_worker *worker) {
     pthread_mutex_lock(&worker->guard);
     worker->stopping = 1;

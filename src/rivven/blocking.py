@@ -9,9 +9,10 @@ with rivven.blocking.connect("localhost:9092") as client:
 from .client import blocking as _blocking
 
 Consumer = _blocking.Consumer
+GroupConsumer = _blocking.GroupConsumer
 Producer = _blocking.Producer
 RivvenClient = _blocking.RivvenClient
 connect = _blocking.connect
 connect_tls = _blocking.connect_tls
 
-__all__ = ["Consumer", "Producer", "RivvenClient", "connect", "connect_tls"]
+__all__ = ["Consumer", "GroupConsumer", "Producer", "RivvenClient", "connect", "connect_tls"]

@@ -389,4 +389,4 @@ class AlreadyDecided(RivvenError, code=95):
 class DecisionRefused(RivvenError, code=96):
     """A decision that names a transaction which cannot be committed; nothing was decided."""
 
-    message = "owner {owner!r}, sequence {sequence}: producer {producer_id} at epoch {epoch} {reason}; nothing changed"
+    message = "owner {owner!r}, sequence {sequence}: producer {producer_id} (epoch {epoch}) {reason}; nothing changed"

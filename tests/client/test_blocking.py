@@ -29,10 +29,9 @@ def client(tmp_path):
 
 
 def test_everything_the_other_has_is_here_too():
-    for name in ("RivvenClient", "Producer", "Consumer"):
+    for name in ("RivvenClient", "Producer", "Consumer", "GroupConsumer"):
         there, here = getattr(rivven, name), getattr(blocking, name)
-        public = {member for member in vars(there) | vars(rivven.Admin) if not member.startswith("_")}
-        public = public if name == "RivvenClient" else {m for m in vars(there) if not m.startswith("_")}
+        public = {member for member in dir(there) if not member.startswith("_")}
         assert {member for member in public if not hasattr(here, member)} == set()
         for member in public:
             if inspect.isfunction(getattr(there, member)):

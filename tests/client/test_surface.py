@@ -24,7 +24,7 @@ EXPECTED: dict[str, dict[str, list[tuple[str, Any]]]] = {
         "get_metadata": [("name", NONE)],
         "producer": [("topic", NONE), ("batch_size", 16384), ("linger_ms", 5)],
         "consumer": [
-            *[("topic", NONE), ("partition", 0), ("group", None), ("start_offset", None)],
+            *[("topic", None), ("partition", 0), ("group", None), ("start_offset", None)],
             *[("batch_size", 100), ("auto_commit", True)],
         ],
         "authenticate": [("username", NONE), ("password", NONE)],
@@ -76,7 +76,7 @@ def test_a_method_is_a_coroutine_with_these_parameters(kind, name):
     positional = [
         (parameter.name, parameter.default)
         for parameter in inspect.signature(method).parameters.values()
-        if parameter.kind is not inspect.Parameter.KEYWORD_ONLY and parameter.name != "self"
+        if parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD and parameter.name != "self"
     ]
     assert positional == EXPECTED[kind][name]
 

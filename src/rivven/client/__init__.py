@@ -15,9 +15,10 @@ from .failures import (
     TimeoutException,
     TryAgain,
 )
+from .group_consumer import GroupConsumer, MemberOptions
 from .options import Options
 from .producer import Producer
-from .values import Delivery, Message, ProducerState
+from .values import Delivery, GroupMember, GroupState, Message, ProducerState, RebalanceListener
 
 __all__ = [
     "Admin",
@@ -27,10 +28,15 @@ __all__ = [
     "ConnectionException",
     "Consumer",
     "Delivery",
+    "GroupConsumer",
+    "GroupMember",
+    "GroupState",
+    "MemberOptions",
     "Message",
     "Options",
     "Producer",
     "ProducerState",
+    "RebalanceListener",
     "RivvenClient",
     "RivvenException",
     "SerializationException",

@@ -16,33 +16,40 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial, wraps
 from pathlib import Path
 from time import time_ns
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack, overload
 
+from rivven.model import TopicPartition
 from rivven.record import ATOMIC
 
 from . import client as shell_client
 from . import consumer as shell_consumer
+from . import group_consumer as shell_group
 from . import producer as shell_producer
 from .consumer import FETCH_BYTES, WAIT_MS
 from .failures import Closed
+from .group_consumer import MemberOptions
 from .options import Options
 from .outbox import BATCH_BYTES_MAX, BUFFER_BYTES, DELIVERY_TIMEOUT_MS, REQUEST_BYTES_MAX
+from .reader import Reader
 from .shell import make_cluster, make_tls_cluster
 from .values import Delivery, Headers, Message, OnDelivery, Position
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Consumer", "Producer", "RivvenClient", "connect", "connect_tls"]
+__all__ = ["Consumer", "GroupConsumer", "Producer", "RivvenClient", "connect", "connect_tls"]
 
 A = TypeVar("A", covariant=True)
+K = TypeVar("K")
 P = ParamSpec("P")
+S = TypeVar("S", bound=Reader[Any], covariant=True)
 T = TypeVar("T")
 
 
@@ -178,6 +185,7 @@ class RivvenClient(_Blocking[shell_client.RivvenClient]):
         )
         return Producer(self._thread.run(making), self._thread)
 
+    @overload
     def consumer(
         self,
         topic: str,
@@ -189,11 +197,48 @@ class RivvenClient(_Blocking[shell_client.RivvenClient]):
         *,
         fetch_bytes: int = FETCH_BYTES,
         wait_ms: int = WAIT_MS,
-    ) -> Consumer:
-        making = self._inner.consumer(
-            topic, partition, group, start_offset, batch_size, auto_commit, fetch_bytes=fetch_bytes, wait_ms=wait_ms
+    ) -> Consumer: ...
+
+    @overload
+    def consumer(
+        self,
+        *,
+        group: str,
+        topics: str | Iterable[str] | None = None,
+        pattern: str | re.Pattern[str] | None = None,
+        batch_size: int = 100,
+        auto_commit: bool = True,
+        **membership: Unpack[MemberOptions],
+    ) -> GroupConsumer: ...
+
+    def consumer(
+        self,
+        topic: str | None = None,
+        partition: int | Iterable[int] | None = 0,
+        group: str | None = None,
+        start_offset: int | None = None,
+        batch_size: int = 100,
+        auto_commit: bool = True,
+        *,
+        topics: str | Iterable[str] | None = None,
+        pattern: str | re.Pattern[str] | None = None,
+        fetch_bytes: int = FETCH_BYTES,
+        wait_ms: int = WAIT_MS,
+        **membership: Any,
+    ) -> Consumer | GroupConsumer:
+        make: Any = self._inner.consumer  # which of its shapes is asked for, it sees itself
+        making = make(
+            *(topic, partition, group, start_offset, batch_size, auto_commit),
+            topics=topics,
+            pattern=pattern,
+            fetch_bytes=fetch_bytes,
+            wait_ms=wait_ms,
+            **membership,
         )
-        return Consumer(self._thread.run(making), self._thread)
+        inner = self._thread.run(making)
+        if isinstance(inner, shell_group.GroupConsumer):
+            return GroupConsumer(inner, self._thread)
+        return Consumer(inner, self._thread)
 
     close = _waits(shell_client.RivvenClient.close)
     authenticate = _waits(shell_client.RivvenClient.authenticate)
@@ -227,6 +272,9 @@ class RivvenClient(_Blocking[shell_client.RivvenClient]):
     describe_quotas = _waits(shell_client.RivvenClient.describe_quotas)
     alter_quotas = _waits(shell_client.RivvenClient.alter_quotas)
     get_cluster_metadata = _waits(shell_client.RivvenClient.get_cluster_metadata)
+    describe_members = _waits(shell_client.RivvenClient.describe_members)
+    committed_offsets = _waits(shell_client.RivvenClient.committed_offsets)
+    reset_offsets = _waits(shell_client.RivvenClient.reset_offsets)
     get_metrics = _waits(shell_client.RivvenClient.get_metrics)
     ping = _waits(shell_client.RivvenClient.ping)
 
@@ -379,7 +427,72 @@ def _resolve(delivered: Future[int], delivery: Delivery) -> None:
         delivered.set_result(delivery.offset)
 
 
-class Consumer(_Blocking[shell_consumer.Consumer]):
+class _Reading(_Blocking[S], Generic[S, K]):
+    """What the blocking consumers share."""
+
+    @property
+    def group(self) -> str | None:
+        return self._inner.group
+
+    @property
+    def is_closed(self) -> bool:
+        return self._inner.is_closed
+
+    def current_offset(self, partition: K | None = None) -> Position:
+        """The offset of the next message that will be handed out."""
+        return self._inner.current_offset(partition)
+
+    def positions(self) -> dict[K, int]:
+        """The same for every partition."""
+        return self._inner.positions()
+
+    def pause(self, *partitions: K) -> None:
+        """Hand out nothing more of these partitions, or of any, until `resume`."""
+        self._thread.run(_soon(partial(self._inner.pause, *partitions)))
+
+    def resume(self, *partitions: K) -> None:
+        self._thread.run(_soon(partial(self._inner.resume, *partitions)))
+
+    def commit_soon(self) -> None:
+        """Commit without waiting for it."""
+        self._thread.run(_soon(self._inner.commit_soon))
+
+    def fetch_arrow(
+        self, *, columns: Sequence[str] | None = None, until: int | None = None, wait_ms: int = 0
+    ) -> pa.RecordBatch:
+        """The next records as columns; made in the calling thread, while the loop goes on reading."""
+        taken = self._thread.run(self._inner._next_chunk(until, wait_ms))
+        return taken.to_arrow(columns)
+
+    def __iter__(self) -> Iterator[Message]:
+        """Messages as they come. What the loop's body has finished with is what an automatic commit covers."""
+        inner = self._inner
+        while not inner.is_closed:
+            if (not inner._handed or inner._due) and not self._thread.run(inner._refill()):
+                return
+            while inner._handed and not inner._due:
+                try:
+                    message = inner._handed.popleft()
+                except IndexError:  # another thread was faster
+                    break
+                yield message
+
+    seek = _waits(Reader.seek)
+    seek_to_beginning = _waits(Reader.seek_to_beginning)
+    seek_to_end = _waits(Reader.seek_to_end)
+    seek_to_timestamp = _waits(Reader.seek_to_timestamp)
+    get_offset_bounds = _waits(Reader.get_offset_bounds)
+    lag = _waits(Reader.lag)
+    fetch = _waits(Reader.fetch)
+    poll = _waits(Reader.poll)
+
+
+async def _soon(call: Callable[[], T]) -> T:
+    """What does not wait, done on the loop all the same."""
+    return call()
+
+
+class Consumer(_Reading[shell_consumer.Consumer, int]):
     """`rivven.Consumer`, blocking. Iterating waits for messages, and ends when the consumer is closed."""
 
     def __enter__(self) -> Consumer:
@@ -400,49 +513,41 @@ class Consumer(_Blocking[shell_consumer.Consumer]):
     def partitions(self) -> list[int]:
         return self._inner.partitions
 
-    @property
-    def group(self) -> str | None:
-        return self._inner.group
-
-    @property
-    def is_closed(self) -> bool:
-        return self._inner.is_closed
-
-    def current_offset(self, partition: int | None = None) -> Position:
-        """The offset of the next message that will be handed out."""
-        return self._inner.current_offset(partition)
-
-    def positions(self) -> dict[int, int]:
-        """The same for every partition."""
-        return self._inner.positions()
-
-    def fetch_arrow(
-        self, *, columns: Sequence[str] | None = None, until: int | None = None, wait_ms: int = 0
-    ) -> pa.RecordBatch:
-        """The next records as columns; made in the calling thread, while the loop goes on reading."""
-        taken = self._thread.run(self._inner._next_chunk(until, wait_ms))
-        return taken.to_arrow(columns)
-
-    def __iter__(self) -> Iterator[Message]:
-        """Messages as they come. What the loop's body has finished with is what an automatic commit covers."""
-        inner = self._inner
-        while not inner.is_closed:
-            if not inner._handed and not self._thread.run(inner._refill()):
-                return
-            while inner._handed:
-                try:
-                    message = inner._handed.popleft()
-                except IndexError:  # another thread was faster
-                    break
-                yield message
-
     assign = _waits(shell_consumer.Consumer.assign)
-    seek = _waits(shell_consumer.Consumer.seek)
-    seek_to_beginning = _waits(shell_consumer.Consumer.seek_to_beginning)
-    seek_to_end = _waits(shell_consumer.Consumer.seek_to_end)
-    seek_to_timestamp = _waits(shell_consumer.Consumer.seek_to_timestamp)
-    get_offset_bounds = _waits(shell_consumer.Consumer.get_offset_bounds)
-    fetch = _waits(shell_consumer.Consumer.fetch)
-    poll = _waits(shell_consumer.Consumer.poll)
     commit = _waits(shell_consumer.Consumer.commit)
     close = _waits(shell_consumer.Consumer.close)
+
+
+class GroupConsumer(_Reading[shell_group.GroupConsumer, TopicPartition]):
+    """`rivven.GroupConsumer`, blocking. Listeners run in a thread of their own while the caller waits for messages.
+    They may use the consumer, but not ask it for messages."""
+
+    def __init__(self, inner: shell_group.GroupConsumer, thread: _LoopThread) -> None:
+        super().__init__(inner, thread)
+        inner._callbacks_in_thread = True
+
+    def __enter__(self) -> GroupConsumer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def topics(self) -> list[str]:
+        return self._inner.topics
+
+    @property
+    def assignment(self) -> list[TopicPartition]:
+        return self._inner.assignment
+
+    @property
+    def member_id(self) -> str:
+        return self._inner.member_id
+
+    @property
+    def generation(self) -> int:
+        return self._inner.generation
+
+    subscribe = _waits(shell_group.GroupConsumer.subscribe)
+    commit = _waits(shell_group.GroupConsumer.commit)
+    close = _waits(shell_group.GroupConsumer.close)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack, overload
 
+from rivven.model import TopicPartition
 from rivven.record import Codec
 from rivven.wire import Request, Response
 from rivven.wire import requests as ask
@@ -14,13 +16,16 @@ from rivven.wire import responses as tell
 
 from .admin import Admin
 from .consumer import FETCH_BYTES, WAIT_MS, Consumer
+from .coordinator_link import Coordinator
 from .failures import ConfigException, SerializationException
+from .group_consumer import GroupConsumer, MemberOptions, make_member
 from .options import Options
 from .outbox import BATCH_BYTES_MAX, BUFFER_BYTES, DELIVERY_TIMEOUT_MS, REQUEST_BYTES_MAX, Sending, as_bytes
 from .producer import Producer
 from .shell import Channel, Cluster, log_in_by_scram, log_in_plainly, make_cluster, make_tls_cluster
-from .values import Message, ProducerState
+from .values import GroupState, Message, ProducerState
 
+A = TypeVar("A")
 R = TypeVar("R", bound=Response)
 
 
@@ -116,6 +121,7 @@ class RivvenClient(Admin):
         await producer._start()
         return producer
 
+    @overload
     async def consumer(
         self,
         topic: str,
@@ -127,12 +133,61 @@ class RivvenClient(Admin):
         *,
         fetch_bytes: int = FETCH_BYTES,
         wait_ms: int = WAIT_MS,
-    ) -> Consumer:
-        """A consumer of one partition, of several, or with None of all, with connections of its own.
+    ) -> Consumer: ...
 
-        It starts at `start_offset`, else where the group has committed, else at 0. `fetch_bytes` is what it asks
-        for at a time and partition, `wait_ms` how long a fetch waits at the server.
+    @overload
+    async def consumer(
+        self,
+        *,
+        group: str,
+        topics: str | Iterable[str] | None = None,
+        pattern: str | re.Pattern[str] | None = None,
+        batch_size: int = 100,
+        auto_commit: bool = True,
+        **membership: Unpack[MemberOptions],
+    ) -> GroupConsumer: ...
+
+    async def consumer(
+        self,
+        topic: str | None = None,
+        partition: int | Iterable[int] | None = 0,
+        group: str | None = None,
+        start_offset: int | None = None,
+        batch_size: int = 100,
+        auto_commit: bool = True,
+        *,
+        topics: str | Iterable[str] | None = None,
+        pattern: str | re.Pattern[str] | None = None,
+        fetch_bytes: int = FETCH_BYTES,
+        wait_ms: int = WAIT_MS,
+        **membership: Any,
+    ) -> Consumer | GroupConsumer:
+        """A consumer of partitions that are given to it, or a member of a group that shares them; with connections
+        of its own.
+
+        With `topic` it reads one partition, several, or with None all. It starts at `start_offset`, else where the
+        group has committed, else at 0. `fetch_bytes` is what it asks for at a time and partition, `wait_ms` how long
+        a fetch waits at the server.
+
+        With `group` and without `topic` it joins the group for `topics`, for all topics that match `pattern`, or for
+        what `subscribe` will name, and takes the options that `MemberOptions` lists.
         """
+        if topic is None:
+            if group is None or partition != 0 or start_offset is not None:
+                raise ConfigException(reason="name a topic to read, or a group without one to be a member of")
+            membership |= {"fetch_bytes": fetch_bytes, "wait_ms": wait_ms}
+            return await make_member(
+                self._cluster,
+                group,
+                topics,
+                pattern,
+                batch_size=batch_size,
+                auto_commit=auto_commit,
+                options=membership,
+            )
+        if topics is not None or pattern is not None or membership:
+            named = ", ".join(["topics"] * (topics is not None) + ["pattern"] * (pattern is not None) + [*membership])
+            raise ConfigException(reason=f"{named}: for members of a group, which name no single topic")
         consumer = Consumer(
             self._cluster,
             topic,
@@ -144,6 +199,25 @@ class RivvenClient(Admin):
         )
         await consumer._start(partition, start_offset)
         return consumer
+
+    async def describe_members(self, group: str) -> GroupState:
+        """The state of a group, its assignor, and its members with what each reads."""
+        return await self._coordinated(group, Coordinator.describe)
+
+    async def committed_offsets(self, group: str) -> dict[TopicPartition, int]:
+        """What a group has committed, whichever of its members did."""
+        return await self._coordinated(group, Coordinator.committed)
+
+    async def reset_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Have a group go on at these offsets, all at once. Refused while it has members."""
+        await self._coordinated(group, partial(Coordinator.commit, offsets=offsets))
+
+    async def _coordinated(self, group: str, asked: Callable[[Coordinator], Awaitable[A]]) -> A:
+        coordinator = Coordinator(self._cluster, group)
+        try:
+            return await asked(coordinator)
+        finally:
+            coordinator.close()
 
     # Who we are
 

@@ -168,13 +168,16 @@ class CoordinatorLink:
                 self.hang_up()
             elif connection is not None and connection.is_open:
                 return connection
-            if self._closed:
-                raise Closed(what="connection")
-            self._connection = await self._find(await self._cluster.open_first(self._open))
-            if self._closed:
-                self.hang_up()
-                raise Closed(what="connection")
-            return self._connection
+            self._refuse_if_closed()
+            connection = self._connection = await self._find(await self._cluster.open_first(self._open))
+            self._refuse_if_closed()
+            return connection
+
+    def _refuse_if_closed(self) -> None:
+        """Somebody may have closed while the connection was being made."""
+        if self._closed:
+            self.hang_up()
+            raise Closed(what="connection")
 
     async def _open(self, address: Address) -> KafkaConnection:
         client_id = self._cluster.options.client_id
@@ -293,14 +296,15 @@ class Coordinator:
                 if part.committed_offset >= 0
             }
 
-        return await self._patiently(once, "asking for the group's offsets")
+        found: dict[TopicPartition, int] = await self._patiently(once, "asking for the group's offsets")
+        return found
 
     async def commit(
         self,
         offsets: Mapping[TopicPartition, int],
         identity: Callable[[], tuple[int, str]] = lambda: (NO_GENERATION, ""),
         instance_id: str | None = None,
-        refused: Callable[[int, int], None] = lambda code, generation: None,
+        refused: Callable[[int, int], None] | None = None,
     ) -> None:
         """Remember for the group where it goes on. A member says who it is; others may do so in a group without any.
 
@@ -324,7 +328,7 @@ class Coordinator:
             )
             answer = await self._ask(request)
             codes = [part.error_code for topic in answer.topics for part in topic.partitions if part.error_code]
-            if codes:
+            if codes and refused is not None:
                 refused(codes[0], generation)
             return codes[0] if codes else 0, None
 

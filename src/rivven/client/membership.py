@@ -306,10 +306,10 @@ class Membership:
 
     def next(self, now_ms: int) -> Sending:
         """What to send now. Asked again before an answer was told, it says the same."""
-        if self._farewell is not None:
-            return Leave(self._farewell)
         if self.phase not in (Phase.OUT, Phase.GONE):
             self._watch(now_ms)
+        if self._farewell is not None:
+            return Leave(self._farewell)
         if self.phase in (Phase.OUT, Phase.GONE) or (self._lost and self.phase not in MEMBER):
             return Rest(None)
         if now_ms < self._not_before_ms:
@@ -416,7 +416,7 @@ class Membership:
                     member: _understood(answer.protocol, metadata) for member, metadata in answer.members
                 }
             except Malformed as error:
-                self._fail(ServerException(reason=f"a member of the group cannot be understood: {error}"))
+                self.fail(ServerException(reason=f"a member of the group cannot be understood: {error}"))
                 return
             if not answer.skip_assignment:
                 self.phase = Phase.ASSESS
@@ -433,12 +433,12 @@ class Membership:
         try:
             assigned = frozenset(decode_assignment(assignment))
         except Malformed as fault:
-            self._fail(ServerException(reason=f"the assignment cannot be read: {fault}"))
+            self.fail(ServerException(reason=f"the assignment cannot be read: {fault}"))
             return
         self._session_due_ms = now_ms + self.settings.session_timeout_ms
         self._look_due_ms = now_ms + self.settings.refresh_interval_ms
         self._memory = (assigned, self.generation)
-        self._leaving, self._coming = self.owned - assigned, assigned - self.owned
+        self._leaving, self._coming = NONE, assigned - self.owned
         self._again = self._again or bool(self._leaving)
         self.phase = Phase.SETTLE
         self._advance()
@@ -517,7 +517,7 @@ class Membership:
         elif error in PASSING:
             self.failed(now_ms)
         else:
-            self._fail(group_error(error, what))
+            self.fail(group_error(error, what))
 
     def _lose(self) -> None:
         """Another may have what was ours."""
@@ -526,7 +526,8 @@ class Membership:
         self._memory = (NONE, NO_GENERATION)
         self.generation = NO_GENERATION
 
-    def _fail(self, error: RivvenError) -> None:
+    def fail(self, error: RivvenError) -> None:
+        """There is no way back: the caller hears why."""
         self._lose()
         self.failure, self.phase = error, Phase.GONE
 

@@ -243,7 +243,7 @@ class Reader(Generic[K]):
         for key, offset in self.positions().items() if self._handed else ():
             self._go_to(self._inbox.shelf(key), offset)
         taken = self._inbox.take_chunk(until)
-        if taken is None and any(until is None or offset < until for offset in self.positions().values()):
+        if taken is None and (until is None or any(offset < until for offset in self.positions().values())):
             await self._fill(wait_ms)
             taken = self._inbox.take_chunk(until)
         self._read_ahead()

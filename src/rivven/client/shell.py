@@ -221,9 +221,7 @@ class Cluster:
         return protocol
 
     async def _open(self, address: Address) -> Connection:
-        connection = await self.dial(
-            address, lambda: Connection(address, timeout_ms=self.options.request_timeout_ms)
-        )
+        connection = await self.dial(address, lambda: Connection(address, timeout_ms=self.options.request_timeout_ms))
         try:
             await self._shake_hands(connection)
             if self.log_in is not None:

@@ -1,4 +1,4 @@
-"""What is asked of a transaction or its owner, what is answered, and what the shell must do: values without behaviour.
+"""What is asked of transactions and their owners, what is answered, and what the shell must do: plain values.
 
 Kafka producers have a transactional id, which they initialize. Native producers have a producer id, and give each
 transaction a name when they begin it (`label`); to the machine that is the transactional id `native:<producer id>`.

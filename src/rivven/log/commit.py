@@ -63,7 +63,7 @@ class Group(Generic[T]):
 class Commit(Generic[T]):
     def __init__(self, policy: SyncPolicy, limits: CommitLimits | None = None) -> None:
         self._policy = policy
-        self._limits = limits or CommitLimits()
+        self.limits = limits or CommitLimits()
         self.groups: deque[Group[T]] = deque()
         """Those that wait, oldest first; the last one still takes writes."""
         self._under_way: Group[T] | None = None
@@ -80,12 +80,12 @@ class Commit(Generic[T]):
 
     def admit(self, size_bytes: int) -> None:
         """Refuse a write that would wait behind too much."""
-        if self.waiting_bytes + size_bytes > self._limits.waiting_bytes_max and self.waiting_bytes:
-            raise Overloaded(waiting_bytes=self.waiting_bytes, retry_ms=max(1, self._limits.window_us // 1000))
+        if self.waiting_bytes + size_bytes > self.limits.waiting_bytes_max and self.waiting_bytes:
+            raise Overloaded(waiting_bytes=self.waiting_bytes, retry_ms=max(1, self.limits.window_us // 1000))
 
     def add(self, write: T, size_bytes: int, now_us: int) -> None:
         """`now_us` counts only where this write begins a group: others are older."""
-        groups, limits = self.groups, self._limits
+        groups, limits = self.groups, self.limits
         group = groups[-1] if groups else None
         if (
             group is None
@@ -100,9 +100,9 @@ class Commit(Generic[T]):
 
     def due_us(self) -> int | None:
         """When `take` will have something at the latest, if the disk is idle by then; None if it has it now."""
-        if not self.groups or self._limits.eager:
+        if not self.groups or self.limits.eager:
             return None
-        return self.groups[0].begun_us + self._limits.window_us
+        return self.groups[0].begun_us + self.limits.window_us
 
     def next_bytes(self) -> int:
         """The size of the group that `take` would return."""
@@ -119,11 +119,11 @@ class Commit(Generic[T]):
 
     def _due(self, now_us: int) -> bool:
         return (
-            self._limits.eager
+            self.limits.eager
             or len(self.groups) > 1  # the first is closed, so it is full
-            or len(self.groups[0].writes) >= self._limits.group_writes
-            or self.groups[0].size_bytes >= self._limits.group_bytes
-            or now_us >= self.groups[0].begun_us + self._limits.window_us
+            or len(self.groups[0].writes) >= self.limits.group_writes
+            or self.groups[0].size_bytes >= self.limits.group_bytes
+            or now_us >= self.groups[0].begun_us + self.limits.window_us
         )
 
     def done(self) -> Group[T]:

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from itertools import chain
+from operator import itemgetter
 from typing import NamedTuple
 
 from rivven.errors import DiskFull, SyncFailed
@@ -19,7 +21,8 @@ from rivven.ports import Buffer, Clock, Committer, Completion, File
 
 from .commit import Commit, CommitLimits, SyncPolicy
 from .log import NO_ROOM, Log
-from .wal import ENTRY, ENTRY_BYTES, GROUP, Kind, Wal
+from .queueing import Queue
+from .wal import GROUP, Wal
 
 logger = logging.getLogger(__name__)
 
@@ -28,9 +31,8 @@ RETRY_US = 50_000
 WAIT_MS = 1000
 
 
-Write = tuple[Log, int | None, bytes, Buffer]
-"""One queued entry: its log, the offset that is durable once it is written (None if it was not an append), the
-entry's head and its payload. A plain tuple, for one is made with every append."""
+_moved = itemgetter(0, 1)
+_parts = itemgetter(2, 3)
 
 
 class _Submission(NamedTuple):
@@ -40,7 +42,7 @@ class _Submission(NamedTuple):
     sync: bool
 
 
-class Journal:
+class Journal(Queue):
     def __init__(
         self,
         wal: Wal,
@@ -51,10 +53,9 @@ class Journal:
         make_room: Callable[[int], None],
     ) -> None:
         """`make_room` is called when a flush needs a write-ahead file with so many bytes free; it may wait."""
+        super().__init__(Commit(policy, limits), clock)
         self._wal = wal
         self._committer = committer
-        self._clock = clock
-        self._commit: Commit[Write] = Commit(policy, limits)
         self.admit = self._commit.admit
         """Raise `Overloaded` if too much waits already to take so many bytes more."""
         self._make_room = make_room
@@ -62,15 +63,7 @@ class Journal:
         self._retry_us: int | None = None
         """When to submit the group under way once more, after the disk had no room for it."""
 
-    # Queueing
-
-    def queue(self, log: Log, kind: Kind, payload: Buffer, *, upto: int | None = None) -> None:
-        """The payload must not change until it is durable."""
-        payload_bytes = len(payload)
-        prefix = ENTRY.pack(kind, payload_bytes, log.topic_id, log.partition[1])
-        commit = self._commit
-        now_us = 0 if commit.groups else self._clock.now_us()  # only the oldest write's time matters
-        commit.add((log, upto, prefix, payload), ENTRY_BYTES + payload_bytes, now_us)
+    # What waits
 
     @property
     def waiting(self) -> int:
@@ -146,9 +139,7 @@ class Journal:
         group = self._commit.take(self._clock.now_us(), force=force, sync=sync)
         if group is None:
             return
-        parts: list[Buffer] = []
-        for _, _, prefix, payload in group.writes:
-            parts += (prefix, payload)
+        parts: list[Buffer] = [*chain.from_iterable(map(_parts, group.writes))]
         try:
             self._wal.sync_before_leaving(GROUP.size + group.size_bytes)
         except OSError as error:
@@ -169,7 +160,7 @@ class Journal:
             return []
         group = self._commit.done()
         self._wal.wrote(len(group.writes), completion)
-        moved = {log: upto for log, upto, _, _ in group.writes if upto is not None}  # the last of each log counts
+        moved: dict[Log, int] = dict(map(_moved, group.writes))  # the last of each log counts
         for log, upto in moved.items():
             log.advance(upto)
         return list(moved)

@@ -373,7 +373,7 @@ class Store:
             done = log.append(batch, header, now_ms=now_ms, leader_epoch=leader_epoch)
         except OSError as error:  # a full disk is no OSError any more at this point
             self._end(error, log.active.path)
-        self._journal.queue(log, Kind.APPEND, batch, upto=done[1])
+        self._journal.queue(log, Kind.APPEND, batch, done[1])
         return done
 
     def _append(
@@ -425,7 +425,7 @@ class Store:
         """Put facts about logs into the write-ahead log, behind everything queued, and wait for the sync."""
         self.flush()
         for log, kind, offset in notes:
-            self._journal.queue(log, kind, OFFSET.pack(offset))
+            self._journal.queue(log, kind, OFFSET.pack(offset), log.durable)
         try:
             self.flush(sync=True)
         except (DiskFull, Overloaded):

@@ -232,6 +232,27 @@ def parse_header(buffer, Py_ssize_t position=0):
     return header_from(span.at + position)
 
 
+def checked_header(buffer, Py_ssize_t position, int64_t bytes_max):
+    """The header of a batch that is all there, within the limit and true to its CRC; None where it is not."""
+    cdef Py_buffer view
+    cdef const uint8_t *at
+    cdef int64_t whole, left
+    PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+    try:
+        left = view.len - position
+        at = <const uint8_t *>view.buf + position
+        if position < 0 or left < HEADER_BYTES or not sound(at):
+            return None
+        whole = batch_bytes(at)
+        if whole > bytes_max or whole > left:
+            return None
+        if crc32c_of(0, at + CRC_FROM, <size_t>(whole - CRC_FROM)) != load32(at + 17):
+            return None
+        return header_from(at)
+    finally:
+        PyBuffer_Release(&view)
+
+
 def scan(buffer, Py_ssize_t position, Py_ssize_t end, *, bint verify, bint dense=False):
     """Walk whole batches up to `end`: (end of the last good one, the offset after it or -1, why it stopped early).
 

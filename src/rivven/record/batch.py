@@ -46,7 +46,10 @@ _MAX_TIMESTAMP_AT = 35
 
 def validate(buffer: Buffer, position: int = 0, *, bytes_max: int = BATCH_BYTES_MAX) -> BatchHeader:
     """The header of a batch that is all there, within `bytes_max` and true to its CRC."""
-    header = kernel.parse_header(buffer, position)
+    good = kernel.checked_header(buffer, position, bytes_max)
+    if good is not None:
+        return good
+    header = kernel.parse_header(buffer, position)  # once more, slowly, to say what is wrong
     batch_bytes = header.batch_length + PREFIX_BYTES  # not the property: a broker does this for every batch
     if batch_bytes > bytes_max:
         raise BatchTooLarge(batch_bytes=batch_bytes, bytes_max=bytes_max)

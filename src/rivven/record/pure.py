@@ -44,6 +44,18 @@ def crc_between(buffer: Buffer, start: int, end: int) -> int:
 # Batches
 
 
+def checked_header(buffer: Buffer, position: int, bytes_max: int) -> BatchHeader | None:
+    """The header of a batch that is all there, within the limit and true to its CRC; None where it is not."""
+    try:
+        header = parse_header(buffer, position)
+    except Malformed:
+        return None
+    end = position + header.batch_bytes
+    if header.batch_bytes > bytes_max or end > len(buffer):
+        return None
+    return header if crc_between(buffer, position + CRC_FROM, end) == header.crc else None
+
+
 def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     """The header at `position`; `Malformed` if there is none. The rest of the batch need not be there yet."""
     header = _header_at(buffer, position, len(buffer))

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, cast
 
 from rivven.broker import Broker, BrokerConfig, GroupConfig, Reply, Session
-from rivven.errors import RivvenError, SyncFailed
+from rivven.errors import DiskFull, Overloaded, RivvenError, SyncFailed
 from rivven.limits import PARTITIONS_MAX
 from rivven.log import Chore, Store, StoreConfig, SyncPolicy
 from rivven.system import SystemClock, SystemDisk, SystemEntropy
@@ -365,10 +365,13 @@ class Node:
         """Apply retention and compaction now and then."""
         while True:
             await asyncio.sleep(self.settings.clean_interval_secs)
-            self.store.retain()
-            for log in self.store.logs:
-                if (chore := self.store.begin_cleaning(log)) is not None:
-                    await self._perform(chore)
+            try:
+                self.store.retain()
+                for log in self.store.logs:
+                    if (chore := self.store.begin_cleaning(log)) is not None:
+                        await self._perform(chore)
+            except (DiskFull, Overloaded) as error:
+                logger.warning("retention waits for its next turn: %s", error)
 
 
 def raise_file_limit() -> int:

@@ -6,11 +6,13 @@ tests that need it are skipped with its text.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import json
 import os
 import platform
+import select
 import shutil
 import subprocess
 import sys
@@ -25,8 +27,8 @@ from typing import IO, Any, NamedTuple
 DRIVERS = Path(__file__).parent / "drivers"
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 DOWNLOAD_S = 300
-START_S = 60.0
-ANSWER_S = 60.0
+ANSWER_S = 40.0
+CLOSE_S = 5.0
 
 
 class Client(NamedTuple):
@@ -85,6 +87,8 @@ class Peer:
     def ask(self, op: str, **question: Any) -> Any:
         self._in.write(json.dumps({"op": op, **question}) + "\n")
         self._in.flush()
+        readable, _, _ = select.select([self._out], [], [], ANSWER_S)
+        assert readable, f"{op} has no answer after {ANSWER_S} s: {self._said()}"
         line = self._out.readline()
         assert line, f"the driver has ended: {self._said()}"
         answer = json.loads(line)
@@ -95,14 +99,14 @@ class Peer:
         return self._log.read_text(errors="replace")[-3_000:]
 
     def close(self) -> None:
-        self._in.close()
+        with contextlib.suppress(BrokenPipeError):
+            self._in.close()
         try:
-            self._process.wait(20)
-        finally:
-            if self._process.poll() is None:
-                self._process.kill()
-                self._process.wait()
-            self._out.close()
+            self._process.wait(CLOSE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._out.close()
 
 
 # How each comes here

@@ -13,10 +13,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 
 from daemon import Daemon, running  # noqa: E402
 from matrix import Ledger  # noqa: E402
-from peers import Peers  # noqa: E402
-
-QUICK_GROUPS = ("--group-initial-rebalance-delay-ms", "0", "--group-consumer-heartbeat-ms", "300")
-FLAGS = (*QUICK_GROUPS, "--rate-limit-per-ip", "0", "--max-connections-per-ip", "1000")
+from peers import FLAGS, Peers  # noqa: E402
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,10 @@ import pytest
 from clients import Missing, Peer, peer_command
 from kcat import Kcat
 
+QUICK_GROUPS = ("--group-initial-rebalance-delay-ms", "0", "--group-consumer-heartbeat-ms", "300")
+FLAGS = (*QUICK_GROUPS, "--rate-limit-per-ip", "0", "--max-connections-per-ip", "1000")
+"""How the broker is started for them."""
+
 
 class Peers:
     """The clients by name. One that is missing skips the test that wants it, and says so."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from functools import cache
 from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition, version
@@ -30,9 +31,15 @@ KINDS = {
 }
 
 
+@cache
+def producer_of(servers: str, codec: str) -> Producer:
+    """Kept: a new one takes half a second until it has its id."""
+    return Producer({"bootstrap.servers": servers, "compression.type": codec, "enable.idempotence": True})
+
+
 def produce(servers: str, topic: str, codec: str, records: list[dict[str, Any]], partition: int) -> None:
     failures: list[Any] = []
-    producer = Producer({"bootstrap.servers": servers, "compression.type": codec, "enable.idempotence": True})
+    producer = producer_of(servers, codec)
     for record in map(Asked, records):
         producer.produce(
             topic,
@@ -129,7 +136,8 @@ def describe(servers: str, group: str, topic: str) -> dict[str, Any]:
 
 
 def delete_group(servers: str, group: str) -> None:
-    AdminClient({"bootstrap.servers": servers}).delete_consumer_groups([group])[group].result()
+    admin = AdminClient({"bootstrap.servers": servers})  # named, so that it outlives the question
+    admin.delete_consumer_groups([group])[group].result()
 
 
 def partition_count(admin: AdminClient, topic: str) -> int:

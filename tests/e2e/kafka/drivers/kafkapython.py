@@ -44,7 +44,7 @@ class Member(kafka.ConsumerRebalanceListener):
             bootstrap_servers=servers,
             group_id=group,
             auto_offset_reset="earliest",
-            enable_auto_commit=False,
+            enable_auto_commit=True,  # also before a rebalance, where its listener could not commit
             session_timeout_ms=SESSION_MS,
             heartbeat_interval_ms=HEARTBEAT_MS,
         )
@@ -53,8 +53,6 @@ class Member(kafka.ConsumerRebalanceListener):
         self._thread.start()
 
     def on_partitions_revoked(self, revoked: Any) -> None:
-        if revoked:
-            self._consumer.commit()
         self.seen.lose({each.partition for each in revoked})
 
     def on_partitions_assigned(self, assigned: Any) -> None:
@@ -65,8 +63,7 @@ class Member(kafka.ConsumerRebalanceListener):
             for records in self._consumer.poll(timeout_ms=100).values():
                 for each in records:
                     self.seen.get(each.partition, each.offset, each.value)
-        self._consumer.commit()
-        self._consumer.close(autocommit=False)
+        self._consumer.close()
 
     def leave(self) -> dict[str, Any]:
         self.seen.stopping.set()
