@@ -13,10 +13,14 @@ from hypothesis import strategies as st
 
 from rivven.errors import SyncFailed
 from rivven.limits import KIB, WAL_HEADER_BYTES
-from rivven.log.wal import ENTRY, GROUP, OFFSET, Kind, Wal, WalContent, read_offset, read_wal
+from rivven.log.wal import ENTRY, GROUP, OFFSET, Kind, Wal, WalContent, lost_files, read_offset, read_wal
 from rivven.sim import Halted, SimDisk
 
 TOPIC = bytes(range(16))
+
+
+def wal_names(disk):
+    return [name for name in disk.names("wal") if name.endswith(".wal")]
 
 
 def new_wal(disk: SimDisk, *, file_bytes: int = 16 * KIB) -> Wal:
@@ -111,7 +115,7 @@ def test_files_are_zero_filled_and_their_names_durable():
     wal = new_wal(disk, file_bytes=8 * KIB)
     add_spare(wal)
     disk.crash()
-    (content,) = disk.snapshot().values()
+    (content,) = [content for path, content in disk.snapshot().items() if path.endswith(".wal")]
     assert len(content) == 8 * KIB
     assert not any(content[WAL_HEADER_BYTES:])
 
@@ -128,8 +132,8 @@ def test_a_recycled_file_keeps_its_old_groups_to_itself():
     assert wal.release(before_sequence=2) == []
     covered = wal.group_number
     add_spare(wal)
-    assert len(disk.names("wal")) == 2
-    while (path := write_group(wal, b"new")[0]) != disk.names("wal") and not path.endswith("1.wal"):
+    assert len(wal_names(disk)) == 2
+    while (path := write_group(wal, b"new")[0]) != wal_names(disk) and not path.endswith("1.wal"):
         pass
     assert disk.snapshot()["wal/" + f"{1:020d}.wal"].count(b"old") > 0
     content = read_wal(disk, "wal", covered)
@@ -200,7 +204,7 @@ def test_a_lost_file_between_two_others_is_damage():
         if not wal.has_room(1700):
             add_spare(wal)
         write_group(wal, bytes(1600))
-    first, second, third = disk.names("wal")
+    first, second, third = wal_names(disk)
     disk.remove(f"wal/{second}")
     content = read_wal(disk, "wal", None)
     assert len(content.damage) == 1
@@ -221,19 +225,33 @@ def test_a_file_whose_header_is_damaged_still_gives_its_groups():
         disk.flip(path, place, 2)
 
 
-def test_a_file_shorter_than_it_was_made_is_damage_once_it_was_used():
+def test_a_file_that_is_missing_unreadable_or_short_is_known_to_be_lost_if_it_is_needed():
+    for harm in (
+        lambda disk, path: disk.remove(path),
+        lambda disk, path: disk.cut(path, 0),
+        lambda disk, path: disk.cut(path, WAL_HEADER_BYTES + 200),
+    ):
+        disk = SimDisk(Random(0))
+        wal = new_wal(disk)
+        add_spare(wal)
+        path, _ = write_group(wal, b"good")
+        assert lost_files(disk, "wal", read_wal(disk, "wal", None).files, 0) == []
+        harm(disk, path)
+        files = read_wal(disk, "wal", None).files
+        (lost,) = lost_files(disk, "wal", files, wal.needed_from)
+        assert path in lost
+        assert lost_files(disk, "wal", files, wal.needed_from + 1) == []
+
+
+def test_a_file_shorter_than_it_was_made_keeps_the_groups_it_still_has():
     disk = SimDisk(Random(0))
     wal = new_wal(disk)
     add_spare(wal)
     add_spare(wal)
     path, _ = write_group(wal, b"good")
-    unused = next(f"wal/{name}" for name in disk.names("wal") if f"wal/{name}" != path)
-    disk.cut(unused, WAL_HEADER_BYTES + 10)
-    assert read_wal(disk, "wal", None).damage == []
     disk.cut(path, WAL_HEADER_BYTES + 200)
     content = read_wal(disk, "wal", None)
     assert payloads_of(content) == [b"good"]
-    assert path in content.damage[0]
 
 
 def test_a_group_lost_before_any_sync_knew_of_it_is_not_damage():
@@ -420,7 +438,7 @@ def test_a_store_reports_a_damaged_group_and_keeps_the_rest():
     world = new_world(7)
     for number in range(6):
         world.write(b"v%d" % number)
-    path = world.disk.names("wal")[0]
+    path = wal_names(world.disk)[0]
     content = world.disk.snapshot()[f"wal/{path}"]
     world.disk.crash()
     world.disk.flip(f"wal/{path}", content.index(b"v3"))

@@ -500,6 +500,8 @@ class MemberOptions(TypedDict, total=False):
     heartbeat_interval_ms: int
     max_poll_interval_ms: int
     """A member whose caller does not ask for messages for so long gives its place up until it does."""
+    refresh_interval_ms: int
+    """How often topics are looked at that may have come or grown."""
     instance_id: str | None
     """A name that outlives the process: who comes back with it gets what it had, without a rebalance."""
     listener: RebalanceListener
@@ -510,7 +512,10 @@ class MemberOptions(TypedDict, total=False):
     wait_ms: int
 
 
-SEAT = ("session_timeout_ms", "heartbeat_interval_ms", "max_poll_interval_ms", "instance_id")
+SEAT = (
+    *("session_timeout_ms", "heartbeat_interval_ms", "max_poll_interval_ms", "refresh_interval_ms"),
+    "instance_id",
+)
 LISTENING = ("listener", "on_assigned", "on_revoked", "on_lost")
 
 

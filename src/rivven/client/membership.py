@@ -438,7 +438,7 @@ class Membership:
         self._session_due_ms = now_ms + self.settings.session_timeout_ms
         self._look_due_ms = now_ms + self.settings.refresh_interval_ms
         self._memory = (assigned, self.generation)
-        self._leaving, self._coming = NONE, assigned - self.owned
+        self._leaving, self._coming = self.owned - assigned, assigned - self.owned
         self._again = self._again or bool(self._leaving)
         self.phase = Phase.SETTLE
         self._advance()

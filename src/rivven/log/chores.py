@@ -44,6 +44,8 @@ class SyncSegments:
     """The last write-ahead group that these parts cover."""
     before_sequence: int
     """Write-ahead files before this one will not be needed any more."""
+    needed_from: int
+    """Nor will what files before this one hold, though they stay: spares have numbers, too."""
     clean: bool = False
 
     def run(self) -> None:

@@ -48,6 +48,8 @@ class Checkpoint(msgspec.Struct):
     clean: bool
     """Whether the process that wrote this had come to its end in good order."""
     partitions: dict[str, Point]
+    wal_from: int = 0
+    """Write-ahead files of an earlier sequence hold nothing that is needed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ from .log import NO_ROOM, Appended, Log
 from .recover import CHECKPOINT, Checkpoint, Damage, Point, RecoveryReport, recover_log
 from .retain import seals_for_retention, start_after_retention
 from .topics import Topic, TopicList
-from .wal import OFFSET, Entry, Kind, Wal, WalStats, read_wal
+from .wal import OFFSET, Entry, Kind, Wal, WalStats, lost_files, read_wal, remove_file
 
 logger = logging.getLogger(__name__)
 
@@ -116,6 +116,9 @@ class Store:
             self._disk, WAL, checkpoint.group if checkpoint is not None else None, headers_only=report.clean
         )
         report.wal_groups = len(content.groups)
+        if not report.clean:
+            needed_from = checkpoint.wal_from if checkpoint is not None else 0
+            content.damage += lost_files(self._disk, WAL, content.files, needed_from)
         report.damage.extend(Damage("", WAL, 0, -1, -1, text) for text in content.damage)
         if content.torn is not None:
             report.notes.append(content.torn)
@@ -554,14 +557,14 @@ class Store:
         parts = [log.begin_checkpoint() for log in self.logs if log.needs_checkpoint]
         # A group under way is in its segments already, but only what is done may be forgotten.
         groups, sequence = self._journal.groups_done, self._wal.current_sequence
-        self._syncing = SyncSegments(self._disk, parts, groups, sequence, clean)
+        self._syncing = SyncSegments(self._disk, parts, groups, sequence, self._wal.needed_from, clean)
         return self._syncing
 
     def _end_sync(self, chore: SyncSegments) -> SaveCheckpoint:
         for part in chore.parts:
             part.log.end_checkpoint(part)
         points = {str(partition): self._point(log) for partition, log in self._logs.items()}
-        checkpoint = Checkpoint(chore.group, chore.clean, points)
+        checkpoint = Checkpoint(chore.group, chore.clean, points, chore.needed_from)
         return SaveCheckpoint(self._checkpoints, checkpoint, chore.before_sequence)
 
     def _point(self, log: Log) -> Point:
@@ -569,10 +572,8 @@ class Store:
         return Point(topic_id, log.start, log.recovery_point, log.high_watermark, log.snapshot_upto)
 
     def _end_checkpoint(self, chore: SaveCheckpoint) -> None:
-        surplus = self._wal.release(chore.before_sequence)
-        for file in surplus:
-            file.file.close()
-            self._disk.remove(file.file.path)
+        for file in self._wal.release(chore.before_sequence):
+            remove_file(self._disk, file)
 
     def checkpoint(self) -> None:
         """Sync every segment and write a checkpoint. Waits."""

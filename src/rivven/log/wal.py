@@ -13,13 +13,18 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
+import msgspec
+
 from rivven.limits import MIB, WAL_HEADER_BYTES
 from rivven.ports import Buffer, Completion, Disk, File
 from rivven.record import crc32c
+
+from .document import read_whole, seal, unseal, write_whole
 
 FILE = struct.Struct("<8sQQI")
 FILE_MAGIC = b"RIVVENW1"
@@ -192,6 +197,12 @@ class Wal:
         spares have numbers already, and will be written."""
         return self._current.sequence if self._current is not None else 0
 
+    @property
+    def needed_from(self) -> int:
+        """Whatever is written from now on is in a file of this sequence or a later one."""
+        ready = [file.sequence for file in (self._current, *self._spares) if file is not None]
+        return min(ready, default=self._next_sequence)
+
     def prepare(self, file_bytes: int | None = None) -> Prepare:
         """A job that makes one more spare, from a free file that is long enough or a new one."""
         wanted = file_bytes or self._file_bytes
@@ -239,7 +250,9 @@ class Prepare:
 
     def run(self) -> None:
         if self.free is not None:
-            self.made = self._headed(self.free.file, self.free.length_bytes)
+            made = self._headed(self.free.file, self.free.length_bytes)
+            self._note(made)
+            self.made = made
             return
         path = f"{self.directory}/{self.sequence:020d}.wal"
         file = self.disk.open(path, create=True)
@@ -247,10 +260,12 @@ class Prepare:
             for position in range(0, self.file_bytes, len(FILL)):
                 file.write(memoryview(FILL)[: min(len(FILL), self.file_bytes - position)], position)
             made = self._headed(file, self.file_bytes)
-            self.disk.sync_dir(self.directory)
+            self._note(made)
         except OSError:
             file.close()
             self.disk.remove(path)
+            with suppress(OSError):
+                self.disk.remove(note_path(path) + ".tmp")
             raise
         self.made = made
 
@@ -260,8 +275,54 @@ class Prepare:
         file.sync()
         return WalFile(file, self.sequence, length_bytes)
 
+    def _note(self, made: WalFile) -> None:
+        """Write down, beside the file, that it is there: should it be lost, its loss shall be known."""
+        write_whole(self.disk, note_path(made.file.path), seal(Made(made.sequence, made.length_bytes)))
+        self.disk.sync_dir(self.directory)
+
+
+class Made(msgspec.Struct, frozen=True):
+    """What is written down of a file that is ready."""
+
+    sequence: int
+    length_bytes: int
+
+
+def note_path(path: str) -> str:
+    return path.removesuffix(".wal") + ".made"
+
+
+def remove_file(disk: Disk, file: WalFile) -> None:
+    """The file first: a note without a file that nobody needs any more says nothing."""
+    file.file.close()
+    disk.remove(file.file.path)
+    with suppress(FileNotFoundError):
+        disk.remove(note_path(file.file.path))
+
 
 # Reading it back
+
+
+def lost_files(disk: Disk, directory: str, files: list[WalFile], needed_from: int) -> list[str]:
+    """What became of files that were ready, may hold groups that nothing else holds, and are not what they were."""
+    found = {file.file.path: file for file in files}
+    lost = []
+    for name in disk.names(directory):
+        if not name.endswith(".made"):
+            continue
+        made = unseal(read_whole(disk, f"{directory}/{name}"), Made)
+        if made is None or made.sequence < needed_from:
+            continue
+        path = f"{directory}/{name.removesuffix('.made')}.wal"
+        file = found.get(path)
+        if file is None:
+            lost.append(f"{path} is missing: what was in it alone is lost")
+        elif file.sequence < made.sequence:
+            lost.append(f"{path} cannot be read: what was in it alone is lost")
+        elif file.length_bytes < made.length_bytes:
+            left, had = file.length_bytes, made.length_bytes
+            lost.append(f"{path}: {left} bytes are left of the {had} that it was made with")
+    return lost
 
 
 @dataclass(slots=True)
@@ -344,12 +405,6 @@ def _groups_in(
     while found := _group_at(data, position, file.sequence) or _group_after(data, position, file.sequence):
         start, number, synced, count, position = found
         yield number, synced, count, data[start + GROUP.size : position], f"{file.file.path} at byte {start}"
-    header = _file_header(data)
-    made_bytes = header[1] if header is not None else 0
-    if len(data) < made_bytes and position > WAL_HEADER_BYTES:
-        content.damage.append(
-            f"{file.file.path}: {len(data)} bytes are left of the {made_bytes} that it was made with"
-        )
     if position + GROUP.size <= len(data) and GROUP.unpack_from(data, position)[4] == file.sequence:
         content.torn = f"{file.file.path}: the group at byte {position} was not wholly written"
 

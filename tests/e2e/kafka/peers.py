@@ -8,7 +8,11 @@ import pytest
 from clients import Missing, Peer, peer_command
 from kcat import Kcat
 
-QUICK_GROUPS = ("--group-initial-rebalance-delay-ms", "0", "--group-consumer-heartbeat-ms", "300")
+QUICK_GROUPS = (
+    *("--group-initial-rebalance-delay-ms", "0"),
+    *("--group-consumer-heartbeat-ms", "300"),
+    *("--group-consumer-session-timeout-ms", "10000"),
+)
 FLAGS = (*QUICK_GROUPS, "--rate-limit-per-ip", "0", "--max-connections-per-ip", "1000")
 """How the broker is started for them."""
 
