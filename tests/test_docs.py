@@ -167,7 +167,7 @@ def test_the_documents_read_back() -> None:
         ("orders", 2, {"cleanup.policy": "compact"})
     ]
     topic_id = listed.topics[0].id
-    assert unseal(load("checkpoint"), Checkpoint) == Checkpoint(1, True, {"orders/0": Point(topic_id, 0, 1, 1, 1)})
+    assert unseal(load("checkpoint"), Checkpoint) == Checkpoint(1, True, {"orders/0": Point(topic_id, 0, 1, 1, 1)}, 1)
     assert unseal(load("cleaner"), CleanerState) == CleanerState(500, Swap(0, [120, 310]))
 
 

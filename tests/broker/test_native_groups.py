@@ -90,3 +90,14 @@ def test_offsets_are_committed_by_whoever_asks_though_the_group_has_members(worl
     assert world.ask(ask.GetOffset("g", "t", 0)) == tell.CommittedOffset(1)
     assert world.ask(ask.ListGroups()) == tell.Groups(("g",))
     assert world.ask(ask.DeleteGroup("g")).message.startswith("GROUP_NOT_EMPTY")
+
+
+def test_how_far_a_group_is_behind_is_told_in_records_and_in_time(world: World) -> None:
+    for value in (b"a", b"b", b"c"):
+        world.ask(ask.Publish("t", 0, None, value))
+        world.clock.advance(1000)
+    world.ask(ask.CommitOffset("g", "t", 0, 1))
+    world.ask(ask.CommitOffset("g", "t", 1, 0))
+    behind, level = world.broker.lags()
+    assert (behind.records, behind.waiting_ms) == (2, 2000)
+    assert (level.partition, level.records, level.waiting_ms) == (1, 0, 0)

@@ -155,7 +155,7 @@ def test_who_reads_what_is_told_and_seen(address, name):
         await first.close()
         assert heard[:2] == [("assigned", 4), ("revoked", 2)]
         assert heard[-1][0] == "revoked"
-        assert (await client.describe_members(name)).state == "Empty"
+        assert (await client.describe_members(name)).members == ()
         assert (await client.describe_members(f"{name}-never")).state == "Dead"
 
     play(address, story)

@@ -50,6 +50,8 @@ SAMPLES = {
     "group_max_session_timeout_ms": ("60000", 60_000),
     "group_consumer_heartbeat_ms": ("300", 300),
     "group_consumer_session_timeout_ms": ("9000", 9_000),
+    "offsets_retention_minutes": ("60", 60),
+    "broker_id": ("7", 7),
     "max_connections_per_ip": ("7", 7),
     "max_total_connections": ("70", 70),
     "rate_limit_per_ip": ("0", 0),

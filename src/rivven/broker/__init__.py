@@ -4,6 +4,7 @@ from rivven.coordinator import GroupConfig
 
 from .admit import Limit
 from .broker import Broker, BrokerConfig
+from .lag import Lag
 from .reading import Bounds, Fetched, Wanted
 from .session import Reply, Session
 from .stats import BrokerStats
@@ -17,6 +18,7 @@ __all__ = [
     "BrokerStats",
     "ConfigValue",
     "Fetched",
+    "Lag",
     "GroupConfig",
     "Limit",
     "Produced",

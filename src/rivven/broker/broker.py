@@ -8,6 +8,7 @@ looked at. All return at once; `due_us` says when `turn` is wanted next even if 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from random import Random
 
@@ -20,7 +21,8 @@ from .admit import Admission
 from .fetch import Reader, Waiting
 from .groups import GroupKeeper
 from .identity import cluster_id
-from .kafka import kafka_dialect
+from .kafka import Kafka
+from .lag import Lag, lags
 from .native import Native
 from .partitioner import Partitioner
 from .producer_ids import ProducerIds
@@ -84,7 +86,7 @@ class Broker:
         self.reading = Reading(store, clock, self.topics, self._reader, self._waiting, self.admission)
         self.producer_ids = ProducerIds(disk)
         self._native = Native(self)
-        self.kafka = kafka_dialect(self)
+        self.kafka = Kafka(self)
 
     # The doors
 
@@ -128,6 +130,10 @@ class Broker:
         """When `turn` is wanted at the latest, on the clock's monotonic time."""
         due = [us for us in (self._waiting.due_us(), self.store.due_us(), self.groups.due_us()) if us is not None]
         return min(due) if due else None
+
+    def lags(self) -> Iterator[Lag]:
+        """How far each group is behind, partition by partition."""
+        return lags(self.groups, self.store, self.clock.now_ms())
 
     @property
     def waiting(self) -> int:

@@ -118,6 +118,10 @@ class GroupKeeper:
     def describe(self, group: str) -> DescribedGroup | DescribedConsumerGroup:
         return self._groups.describe(group)
 
+    def members(self, group: str) -> int:
+        """How many members a group has."""
+        return len(self._groups.describe(group).members)
+
     @property
     def offsets(self) -> Offsets:
         return self._groups.offsets

@@ -65,7 +65,10 @@ def consume(
     group: Annotated[
         str | None,
         typer.Option(
-            "--group", "-g", metavar="G", help="Go on where this group stopped, and remember how far it got."
+            "--group",
+            "-g",
+            metavar="G",
+            help="Join this group: share its partitions with its other members, and go on where it stopped.",
         ),
     ] = None,
     form: Annotated[Form, typer.Option("--format", help="How a record is shown.")] = Form.DEFAULT,
@@ -76,6 +79,8 @@ def consume(
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
     """Show the records of a topic, and with --follow those to come.
+
+    With --group and --partition, or --offset, the partition is read without joining; the group's offsets are kept.
 
     Formats: default is `[offset=n] key=k value=v`, with the partition before it where several are read; value is
     the bytes of the value and a line end; hex is the default with key and value in hex; json is an object a line.
@@ -96,6 +101,16 @@ def consume(
     limit = count_max if count_max is not None else 0 if follow else MAX
     with connected(server) as client:
         numbers = partitions_of(client, topic, partition)
+        if group is not None and partition is None:
+            where = _Where(topic, group, from_beginning, since_ms)
+            reading: _Reading = _Sharing(client, where, limit)
+            writer = _writer(Form.JSON if as_json else form, several=len(numbers) > 1)
+            with reading:
+                for messages in reading.follow(poll_ms) if follow else reading.to_the_end():
+                    writer(messages)
+                    reading.commit()
+                reading.conclude(told=count_max is not None or follow)
+            return
         ends = {number: client.get_offset_bounds(topic, number) for number in numbers}
         start = None if group is not None and not from_beginning else 0
         if offset is not None:

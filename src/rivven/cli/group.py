@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import re
+import time
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rivven.errors import RivvenError
+from rivven.limits import PARTITIONS_MAX
+from rivven.model import TopicPartition
+
 from . import show
 from .opening import usage
 from .server import DEFAULT, AsJson, Server, connected, done, from_time, partitions_of
-from .text import counted, harmless
+from .text import counted, harmless, parse_when
 
 if TYPE_CHECKING:
-    from rivven.client import blocking
+    from rivven.client import GroupMember, blocking
 
 app = typer.Typer(help="Look at consumer groups, and move them.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -21,7 +28,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The group's name.")]
 
 @app.command("list")
 def list_all(server: Server = DEFAULT, as_json: AsJson = False) -> None:
-    """List the groups that have committed something.
+    """List the groups that have members or have committed something.
 
     Example:
 
@@ -41,7 +48,7 @@ def list_all(server: Server = DEFAULT, as_json: AsJson = False) -> None:
 
 @app.command()
 def describe(name: Name, server: Server = DEFAULT, as_json: AsJson = False) -> None:
-    """Show what a group has committed.
+    """Show a group's state, its members with what each reads, and what it has committed.
 
     Example:
 
@@ -49,25 +56,77 @@ def describe(name: Name, server: Server = DEFAULT, as_json: AsJson = False) -> N
     """
     with connected(server) as client:
         offsets = client.describe_group(name)
+        state = client.describe_members(name)
     rows: list[dict[str, Any]] = [
         {"topic": topic, "partition": partition, "committed": offset}
         for topic, committed in sorted(offsets.items())
         for partition, offset in sorted(committed.items())
     ]
+    members = [
+        {
+            "member": member.member_id,
+            "instance": member.instance_id,
+            "client": member.client_id,
+            "host": member.host,
+            "partitions": [{"topic": topic, "partition": partition} for topic, partition in member.partitions],
+        }
+        for member in state.members
+    ]
     if as_json:
-        show.show_json({"group": name, "offsets": rows})
+        head = {"group": name, "state": state.state, "assignor": state.assignor}
+        show.show_json({**head, "members": members, "offsets": rows})
         return
     show.say(f"Consumer group: {name}")
-    show.say()
-    columns = [show.Column("TOPIC", flexible=True), show.Column("PARTITION", True), show.Column("COMMITTED", True)]
+    show.say(f"  State: {state.state}")
+    if state.assignor:
+        show.say(f"  Assignor: {harmless(state.assignor)}")
+    if state.members:
+        show.say()
+        _show_members(state.members)
+    if rows:
+        show.say()
+        columns = [
+            show.Column("TOPIC", flexible=True),
+            show.Column("PARTITION", True),
+            show.Column("COMMITTED", True),
+        ]
+        show.show_table(
+            columns, [(harmless(row["topic"]), str(row["partition"]), f"{row['committed']:,}") for row in rows]
+        )
+
+
+def _show_members(members: Sequence[GroupMember]) -> None:
     show.show_table(
-        columns, [(harmless(row["topic"]), str(row["partition"]), f"{row['committed']:,}") for row in rows]
+        [show.Column("MEMBER", flexible=True), show.Column("HOST"), show.Column("PARTITIONS", flexible=True)],
+        [
+            (
+                harmless(member.instance_id or member.member_id),
+                harmless(member.host),
+                " ".join(_ranges(member.partitions)) or "-",
+            )
+            for member in members
+        ],
     )
+
+
+def _ranges(partitions: Iterable[tuple[str, int]]) -> list[str]:
+    """`topic:0-2,5`, each topic once."""
+    by_topic: dict[str, list[list[int]]] = {}
+    for topic, number in sorted(partitions):
+        runs = by_topic.setdefault(topic, [])
+        if runs and runs[-1][1] == number - 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return [
+        f"{harmless(topic)}:{','.join(str(a) if a == b else f'{a}-{b}' for a, b in runs)}"
+        for topic, runs in by_topic.items()
+    ]
 
 
 @app.command()
 def lag(name: Name, server: Server = DEFAULT, as_json: AsJson = False) -> None:
-    """Show how far a group is behind, partition by partition.
+    """Show how far a group is behind, partition by partition: in records, and since when the next one waits.
 
     Partitions of its topics of which it has committed nothing count from their beginning.
 
@@ -77,43 +136,64 @@ def lag(name: Name, server: Server = DEFAULT, as_json: AsJson = False) -> None:
     """
     with connected(server) as client:
         rows = _lags(client, name)
-    total = sum(row["lag"] for row in rows)
+    total, longest_s = sum(row["lag"] for row in rows), max((row["lag_s"] for row in rows), default=0.0)
     if as_json:
-        show.show_json({"group": name, "lag": total, "partitions": rows})
+        show.show_json({"group": name, "lag": total, "lag_s": longest_s, "partitions": rows})
         return
     show.show_table(
         [
             show.Column("TOPIC", flexible=True),
-            *(show.Column(title, True) for title in ("PARTITION", "COMMITTED", "LATEST", "LAG")),
+            *(show.Column(title, True) for title in ("PARTITION", "COMMITTED", "END", "LAG", "SECONDS")),
         ],
         [
             (
                 harmless(row["topic"]),
                 str(row["partition"]),
-                "-" if row["committed"] is None else f"{row['committed']:,}",
-                f"{row['latest']:,}",
+                _number(row["committed"]),
+                f"{row['end']:,}",
                 f"{row['lag']:,}",
+                f"{row['lag_s']:,.1f}",
             )
             for row in rows
         ],
-        total=("total", "", "", "", f"{total:,}") if len(rows) > 1 else None,
+        total=("total", "", "", "", f"{total:,}", f"{longest_s:,.1f}") if len(rows) > 1 else None,
     )
+
+
+def _number(value: int | None) -> str:
+    return "-" if value is None else f"{value:,}"
 
 
 def _lags(client: blocking.RivvenClient, name: str) -> list[dict[str, Any]]:
     described = client.describe_group(name)
+    reading = {topic for member in client.describe_members(name).members for topic, _ in member.partitions}
     topics = set(client.list_topics())
     rows: list[dict[str, Any]] = []
-    for topic, committed in sorted(described.items()):
+    for topic in sorted(described.keys() | reading):
         if topic not in topics:
             show.remark(f"topic '{topic}' was deleted; the group still has offsets of it")
             continue
+        committed = described.get(topic, {})
         for number in partitions_of(client, topic):
-            earliest, latest = client.get_offset_bounds(topic, number)
-            place = committed.get(number)
-            behind = max(0, latest - max(earliest, place or 0))
-            rows.append({"topic": topic, "partition": number, "committed": place, "latest": latest, "lag": behind})
+            earliest, end = client.get_offset_bounds(topic, number)
+            place = max(earliest, committed.get(number, 0))
+            rows.append(
+                {
+                    "topic": topic,
+                    "partition": number,
+                    "committed": committed.get(number),
+                    "end": end,
+                    "lag": max(0, end - place),
+                    "lag_s": _waits_s(client, topic, number, place) if place < end else 0.0,
+                }
+            )
     return rows
+
+
+def _waits_s(client: blocking.RivvenClient, topic: str, partition: int, offset: int) -> float:
+    """For how many seconds the record at an offset has been waiting."""
+    found = client.consume(topic, partition, offset, 1)
+    return max(0, time.time_ns() // 1_000_000 - found[0].timestamp) / 1000 if found else 0.0
 
 
 @app.command()
@@ -135,58 +215,146 @@ def delete(name: Name, server: Server = DEFAULT, as_json: AsJson = False) -> Non
 @app.command("reset-offsets")
 def reset_offsets(
     name: Name,
-    topic: Annotated[str, typer.Option("--topic", "-t", metavar="T", help="The topic.")],
-    partition: Annotated[
-        int | None, typer.Option("--partition", "-p", metavar="N", min=0, help="Only this partition; else all.")
-    ] = None,
-    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the first record there is.")] = False,
-    to_latest: Annotated[bool, typer.Option("--to-latest", help="To the end.")] = False,
-    to_offset: Annotated[int | None, typer.Option("--to-offset", metavar="O", min=0, help="To this offset.")] = None,
-    to_timestamp: Annotated[
-        str | None,
+    topic: Annotated[
+        list[str],
         typer.Option(
-            "--to-timestamp", metavar="TIME", help="To the first record not older: ISO 8601, or ms since 1970."
+            "--topic", "-t", metavar="T[:N,N-M]", help="A topic, or some of its partitions; may be given again."
         ),
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", "-n", help="Show the offsets, and change nothing.")] = False,
+    ],
+    where: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            metavar="WHERE",
+            help="earliest, latest, an offset like 17, a shift like +10 or -10, or a time in ISO 8601.",
+        ),
+    ],
+    execute: Annotated[bool, typer.Option("--execute", help="Do it; without this the plan is shown.")] = False,
     server: Server = DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Have a group go on somewhere else. Its consumers should be stopped meanwhile.
+    """Have a group go on somewhere else. Shows what would change, and changes it with --execute.
 
-    An offset before the first or after the last record is drawn to that. A group that is not there is made.
+    An offset before the first or after the last record is drawn to that. A group that is not there is made. One that
+    has members is left alone: stop its consumers first.
 
-    Example: read everything since noon again
+    WHERE may say what it is: offset:17, shift:-10, timestamp:1740830400000 (ms since 1970, or ISO 8601).
 
-        rivven group reset-offsets billing --topic orders --to-timestamp 2025-03-01T12:00:00Z
+    Examples: what reading everything since noon again would do, and doing it for two partitions
+
+        rivven group reset-offsets billing --topic orders --to 2025-03-01T12:00:00Z
+
+        rivven group reset-offsets billing --topic orders:0,3 --to -100 --execute
     """
-    if sum((to_earliest, to_latest, to_offset is not None, to_timestamp is not None)) != 1:
-        usage("say where with one of --to-earliest, --to-latest, --to-offset and --to-timestamp")
-    since_ms = None if to_timestamp is None else from_time(to_timestamp, "--to-timestamp")
-    rows: list[dict[str, Any]] = []
+    target = _target(where)
     with connected(server) as client:
-        for number in partitions_of(client, topic, partition):
-            earliest, latest = client.get_offset_bounds(topic, number)
-            wanted = (
-                earliest if to_earliest else latest if to_offset is None else min(max(to_offset, earliest), latest)
-            )
-            if since_ms is not None:
-                found = client.get_offset_for_timestamp(topic, number, since_ms)
-                wanted = latest if found is None else found
-            rows.append({"partition": number, "before": client.get_offset(name, topic, number), "offset": wanted})
-        for row in rows if not dry_run else []:
-            client.commit_offset(name, topic, row["partition"], row["offset"])
+        places = [
+            (each, number)
+            for text in topic
+            for each, numbers in [_topic_and_partitions(text)]
+            for number in (partitions_of(client, each) if numbers is None else _existing(client, each, numbers))
+        ]
+        members = client.describe_members(name).members
+        before = client.committed_offsets(name)
+        rows: list[dict[str, Any]] = []
+        for each, number in places:
+            old = before.get(TopicPartition(each, number))
+            new = _new_offset(client, each, number, old, target)
+            rows.append({"topic": each, "partition": number, "before": old, "offset": new})
+        if execute and members:
+            raise _in_use(name, len(members))
+        if execute:
+            client.reset_offsets(name, {TopicPartition(row["topic"], row["partition"]): row["offset"] for row in rows})
     if as_json:
-        show.show_json({"group": name, "topic": topic, "dry_run": dry_run, "partitions": rows})
+        show.show_json({"group": name, "executed": execute, "members": len(members), "partitions": rows})
         return
     show.show_table(
-        [show.Column(title, True) for title in ("PARTITION", "BEFORE", "OFFSET")],
         [
-            (str(row["partition"]), "-" if row["before"] is None else f"{row['before']:,}", f"{row['offset']:,}")
+            show.Column("TOPIC", flexible=True),
+            *(show.Column(title, True) for title in ("PARTITION", "BEFORE", "AFTER", "CHANGE")),
+        ],
+        [
+            (
+                harmless(row["topic"]),
+                str(row["partition"]),
+                _number(row["before"]),
+                f"{row['offset']:,}",
+                "-" if row["before"] is None else f"{row['offset'] - row['before']:+,}",
+            )
             for row in rows
         ],
     )
-    if dry_run:
-        show.remark("nothing was changed: --dry-run")
+    if execute:
+        done(f"Reset {counted(len(rows), 'offset')} of group '{name}'")
+    elif members:
+        show.remark(f"nothing was changed; the group has {counted(len(members), 'member')}: stop them, then --execute")
     else:
-        done(f"Reset {counted(len(rows), 'offset')} of group '{name}' in topic '{topic}'")
+        show.remark("nothing was changed; --execute does it")
+
+
+def _in_use(name: str, count: int) -> RivvenError:
+    from rivven.client import ServerException
+
+    return ServerException(reason=f"NON_EMPTY_GROUP: consumer group '{name}' has {counted(count, 'member')}")
+
+
+SHIFT = re.compile(r"[+-]\d+")
+
+
+def _target(text: str) -> tuple[str, int]:
+    """Where to: (earliest, latest, offset, shift or timestamp) and its number."""
+    kind, _, rest = text.partition(":")
+    if text in ("earliest", "latest"):
+        return text, 0
+    if kind in ("offset", "shift") and re.fullmatch(r"[+-]?\d+" if kind == "shift" else r"\d+", rest):
+        return kind, int(rest)
+    if kind == "timestamp" and rest:
+        return kind, from_time(rest, "--to timestamp:")
+    if SHIFT.fullmatch(text):
+        return "shift", int(text)
+    if text.isdecimal():
+        return "offset", int(text)
+    try:
+        return "timestamp", parse_when(text)
+    except (ValueError, OverflowError):
+        usage(
+            "--to takes earliest, latest, an offset, a shift like -10, or a time like 2025-03-01T12:00:00Z, "
+            f"not {text!r}"
+        )
+
+
+def _topic_and_partitions(text: str) -> tuple[str, list[int] | None]:
+    """`orders`, `orders:0`, `orders:0,2-4`."""
+    topic, colon, rest = text.partition(":")
+    if not colon:
+        return topic, None
+    numbers: set[int] = set()
+    for part in rest.split(","):
+        first, _, last = part.partition("-")
+        if not first.isdecimal() or not (last or first).isdecimal() or int(last or first) - int(first) > PARTITIONS_MAX:
+            usage(f"--topic takes a name, or name:0,2-4 for some partitions, not {text!r}")
+        numbers.update(range(int(first), int(last or first) + 1))
+    return topic, sorted(numbers)
+
+
+def _existing(client: blocking.RivvenClient, topic: str, numbers: list[int]) -> list[int]:
+    return [found for number in numbers for found in partitions_of(client, topic, number)]
+
+
+def _new_offset(
+    client: blocking.RivvenClient, topic: str, partition: int, before: int | None, target: tuple[str, int]
+) -> int:
+    earliest, latest = client.get_offset_bounds(topic, partition)
+    kind, number = target
+    match kind:
+        case "earliest":
+            wanted: int | None = earliest
+        case "offset":
+            wanted = number
+        case "shift":
+            wanted = (earliest if before is None else before) + number
+        case "timestamp":
+            wanted = client.get_offset_for_timestamp(topic, partition, number)
+        case _:
+            wanted = None
+    return latest if wanted is None else min(max(wanted, earliest), latest)

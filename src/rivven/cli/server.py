@@ -103,6 +103,10 @@ STEPS = (
     ),
     (r"(?i)topic not found|topic '.*' (not found|does not exist)|there is no (topic|partition)", TOPICS),
     (r"(?i)already exists", "Choose another name, or look at it with `rivven topic info`."),
+    (
+        r"NON_EMPTY_GROUP:|GROUP_NOT_EMPTY:|(?i:group .* (has (?!no )\d* ?members?|is not empty))",
+        "Stop its consumers first; `rivven group describe` shows them.",
+    ),
     (r"(?i)group '.*' not found", "`rivven group list` shows the groups there are."),
     (r"^INVALID_CONFIG:", "`rivven topic config describe` shows the settings and their values."),
     (r"^OFFSET_OUT_OF_RANGE:", "`rivven offsets list` shows which offsets there are."),

@@ -418,6 +418,19 @@ class Log:
                 offset = following if following < segment.next_offset else None
         return None
 
+    def timestamp_at(self, offset: int) -> int | None:
+        """About when the record at `offset`, or the next there is, was written; None if nothing visible follows."""
+        offset = max(offset, self.start)
+        if offset >= self.high_watermark:
+            return None
+        place = max(0, bisect_right(self._bases, offset) - 1)
+        found = self.opened(self._segments[place]).timestamp_at(offset)
+        return (
+            found
+            if found is not None or place + 1 == len(self._segments)
+            else self.timestamp_at(self._bases[place + 1])
+        )
+
     def newest(self) -> tuple[Offset, int] | None:
         """The visible record with the highest timestamp, the first of them: its offset and its timestamp."""
         highest_ms = max(self.opened(segment).max_timestamp_ms for segment in list(self._segments))

@@ -327,6 +327,11 @@ class Segment(Tail):
             position += stepped
         return None
 
+    def timestamp_at(self, offset: int) -> int | None:
+        """When the batch begins that holds `offset`, or the next there is, by its header alone."""
+        found = self._locate(offset)
+        return None if found is None else parse_header(found[1], found[2]).base_timestamp_ms
+
     def read(self, offset: int, bytes_max: int, *, dense: bool = False) -> memoryview | None:
         """Whole batches from the one that holds `offset` (or the next there is), checked, at most `bytes_max`
         long except that the first comes whole; None if the segment has nothing at or after `offset`.

@@ -71,6 +71,7 @@ class Settings:
     group_max_session_timeout_ms: int = 1_800_000
     group_consumer_heartbeat_ms: int = 5_000
     group_consumer_session_timeout_ms: int = 45_000
+    offsets_retention_minutes: int = 10_080
     max_connections_per_ip: int = 100
     max_total_connections: int = 10_000
     rate_limit_per_ip: int = 10_000
@@ -81,6 +82,7 @@ class Settings:
     quota_consume_bytes_rate: int | None = None
     quota_request_rate: int | None = None
     node_id: str = ""
+    broker_id: int = 1
     """Never empty in the result: the host's name and the port, unless given."""
     rack: str | None = None
     log_level: str = "info"
@@ -325,6 +327,9 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("Groups", "group_consumer_session_timeout_ms", _number(1, 86_400_000),
             "--group-consumer-session-timeout-ms", "RIVVEN_GROUP_CONSUMER_SESSION_TIMEOUT_MS",
             "groups.consumer_session_timeout_ms", "Such a member that is silent for so long is let go", unit="ms"),
+    Setting("Groups", "offsets_retention_minutes", _number(1, 2**31 - 1), "--offsets-retention-minutes",
+            "RIVVEN_OFFSETS_RETENTION_MINUTES", "groups.offsets_retention_minutes",
+            "For how long the offsets of a group without members are kept", unit="minutes"),
     Setting("Limits", "max_connections_per_ip", _number(1, 1_000_000), "--max-connections-per-ip",
             "RIVVEN_MAX_CONNECTIONS_PER_IP", "limits.max_connections_per_ip",
             "Connections from one address", metavar="N"),
@@ -351,6 +356,8 @@ SETTINGS: tuple[Setting, ...] = (
             "How often a client may ask", unit="requests/s"),
     Setting("This node", "node_id", _word, "--node-id", "RIVVEN_NODE_ID", "node.id cluster.node_id",
             "Its name; by default the host's name and the port", metavar="NAME"),
+    Setting("This node", "broker_id", _number(0, 2**31 - 1), "--broker-id", "RIVVEN_BROKER_ID", "node.broker_id",
+            "Its number, which Kafka's clients know it by"),
     Setting("This node", "rack", _optional(_word), "--rack", "RIVVEN_RACK", "node.rack cluster.rack",
             "Where it stands, for clients that prefer one nearby", metavar="NAME"),
     Setting("This node", "log_level", _log_level, "--log-level -l", "RIVVEN_LOG_LEVEL RUST_LOG",

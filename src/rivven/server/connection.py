@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from rivven.broker import Reply, Session
-from rivven.broker.kafka import Silence, versions
 from rivven.errors import Malformed
 from rivven.wire import Dialect, Format, Piece, Response, decode_request, dialect_of, encode_response, kafka
 from rivven.wire import requests as ask
@@ -77,7 +76,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._speaks = False
         self._kafka = False
-        self._encode: Callable[[Reply], list[Piece]] = encode_native
+        self._encode: Callable[[Reply], list[Piece] | None] = encode_native
         """Writes a reply in the dialect of this connection, which its first frame tells."""
         self._reading_paused = False
         self._writing_paused = False
@@ -222,7 +221,7 @@ class Connection(asyncio.BufferedProtocol):
                 return
             reply = self.session.expect(error.facts["correlation_id"], KafkaForm(kafka.API_VERSIONS, 0), now_us, 0)
             reply.kind = "refused"
-            reply.fulfil(versions(kafka.Error.UNSUPPORTED_VERSION))
+            reply.fulfil(node.broker.kafka.refuse_version())
             return
         form = KafkaForm(call.api_key, call.version)
         reply = self.session.expect(call.correlation_id, form, now_us, size_bytes)
@@ -284,13 +283,17 @@ class Connection(asyncio.BufferedProtocol):
         if replies:
             pieces: list[Piece] = []
             for reply in replies:
-                if reply.response is Silence.HANG_UP:
-                    self._hang_up("a request that has no answer")
-                pieces += self._encode(reply)
+                written = self._encode(reply)
+                if written is None:
+                    break
+                pieces += written
                 self._owed_bytes -= reply.size_bytes
             self.session.unsent_bytes = 0  # from here on the transport counts them
             transport.writelines(pieces)
             self._node.sent(replies)
+            if written is None:
+                self._hang_up("a request that has no answer")
+                return
         if self._ending and not self.session.owed and (self._receiver.oversized is not None or self._receiver.full):
             transport.close()
             return

@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rivven import __version__
@@ -157,6 +157,7 @@ class NodeCollector:
         yield from self._latencies()
         yield from self._durability()
         yield from self._storage()
+        yield from self._groups()
 
     def _core(self) -> Iterator[Metric]:
         """The names that dashboards for rivven have known for long."""
@@ -246,6 +247,24 @@ class NodeCollector:
         yield _gauge("rivven_storage_bytes", "Bytes of record batches on disk", sizes)
         if ends:
             yield _gauge("rivven_core_partition_offset", "The next offset of a partition", ends)
+
+
+    def _groups(self) -> Iterator[Metric]:
+        keeper = self._node.broker.groups
+        listed = keeper.list()
+        yield _gauge("rivven_consumer_groups", "Groups", len(listed))
+        if len(listed) <= SERIES_MAX:
+            members = [({"group": each.group}, keeper.members(each.group)) for each in listed]
+            yield _gauge("rivven_consumer_group_members", "Members of a group", members)
+        behind = list(islice(self._node.broker.lags(), SERIES_MAX))  # the groups that come first by name
+        records: list[tuple[dict[str, str], float]] = []
+        seconds: list[tuple[dict[str, str], float]] = []
+        for each in behind:
+            labels = {"group": each.group, "topic": each.topic, "partition": str(each.partition)}
+            records.append((labels, each.records))
+            seconds.append((labels, each.waiting_ms / 1000))
+        yield _gauge("rivven_consumer_lag_records", "Records that a group has not committed", records)
+        yield _gauge("rivven_consumer_lag_seconds", "The age of the first that it has not committed", seconds)
 
 
 Rows = Sequence[tuple[dict[str, str], float]]

@@ -94,6 +94,8 @@ class Node:
         self.started_us = self.now_us()
         self.ready = True
         await self._server.start_serving()
+        # Not before: whoever waits for the node would wait for what only Kafka's clients need.
+        self._loop.run_in_executor(self._chore_thread, self.broker.kafka.load)
 
     def _broker_config(self) -> BrokerConfig:
         settings = self.settings
@@ -113,7 +115,15 @@ class Node:
                 session_timeout_ms_max=settings.group_max_session_timeout_ms,
                 consumer_session_timeout_ms=settings.group_consumer_session_timeout_ms,
                 consumer_heartbeat_ms=settings.group_consumer_heartbeat_ms,
+                offsets_retention_ms=settings.offsets_retention_minutes * 60_000,
             ),
+            broker_id=settings.broker_id,
+            data_dir=str(settings.data_dir),
+            node_configs={
+                "socket.request.max.bytes": str(settings.max_request_size),
+                "connections.max.idle.ms": str(int(settings.idle_timeout_secs * 1000)),
+                "max.connections.per.ip": str(settings.max_connections_per_ip),
+            },
         )
 
     async def _listen(self, host: str, port: int) -> asyncio.Server:

@@ -8,10 +8,10 @@ import pytest
 from asking import Client, versions
 from simulated import World
 
-from rivven.broker.kafka.dialect import kafka_dialect
+from rivven.broker.kafka import Kafka
 from rivven.coordinator import GroupConfig
 from rivven.wire import requests as native
-from rivven.wire.kafka import Error
+from rivven.wire.kafka import SERVED, Error
 from rivven.wire.kafka.made import consumer_group_describe, offset_commit, offset_fetch
 from rivven.wire.kafka.made.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, TopicPartitions
 from rivven.wire.kafka.made.delete_groups import DeleteGroupsRequest
@@ -34,10 +34,10 @@ class All:
     """Every family together."""
 
     def __init__(self, broker: Any) -> None:
-        self._kafka = kafka_dialect(broker)
+        self._kafka = Kafka(broker)
 
     def handlers(self) -> Any:
-        return self._kafka._handlers
+        return self._kafka.load()
 
 
 def newest_and_older(key: int) -> list[int]:
@@ -282,3 +282,7 @@ def test_every_producer_gets_an_id_of_its_own_also_after_a_kill(version, world):
         world.restart()
     assert len(set(seen)) == 6
     assert min(seen) >= 0
+
+
+def test_everything_that_is_served_has_a_handler(world):
+    assert set(Kafka(world.broker).load()) == set(SERVED)

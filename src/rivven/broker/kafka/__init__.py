@@ -1,7 +1,5 @@
 """What Kafka's requests mean here: each is translated to the broker's operations, and their outcome back."""
 
-from .dialect import Asked, Handler, Kafka, Silence, kafka_dialect
-from .opening import versions
-from .records import overloaded
+from .dialect import Asked, Handler, Kafka, Silence
 
-__all__ = ["Asked", "Handler", "Kafka", "Silence", "kafka_dialect", "overloaded", "versions"]
+__all__ = ["Asked", "Handler", "Kafka", "Silence"]

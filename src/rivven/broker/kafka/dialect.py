@@ -8,12 +8,13 @@ topic or partition where the response has a place for it; only what no place was
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rivven.errors import RivvenError
-from rivven.wire.kafka import APIS, Call
+from rivven.wire.kafka import APIS, Call, Error
 
 if TYPE_CHECKING:
     from rivven.broker.broker import Broker
@@ -47,10 +48,35 @@ class Asked(NamedTuple):
 Handler = Callable[[Any, Asked], object | None]
 
 
+FAMILIES: Mapping[str, str] = {
+    "opening": "OpeningRequests",
+    "records": "RecordRequests",
+    "topics": "TopicRequests",
+    "cluster": "ClusterRequests",
+    "configs": "ConfigRequests",
+    "quotas": "QuotaRequests",
+    "groups": "GroupRequests",
+    "offsets": "OffsetRequests",
+}
+"""The modules of this package that have handlers, and what their classes are called."""
+
+
 class Kafka:
-    def __init__(self, broker: Broker, handlers: dict[int, Handler]) -> None:
+    """The handlers are loaded when the first Kafka client comes: their messages are many, and a node that only
+    speaks the native protocol starts sooner without them."""
+
+    def __init__(self, broker: Broker, handlers: Mapping[int, Handler] | None = None) -> None:
         self._broker = broker
         self._handlers = handlers
+
+    def load(self) -> Mapping[int, Handler]:
+        """All handlers, by the key of their api. Any thread may call this, to have them ready."""
+        if self._handlers is None:
+            found: dict[int, Handler] = {}
+            for module, family in FAMILIES.items():
+                found |= getattr(import_module(f".{module}", __package__), family)(self._broker).handlers()
+            self._handlers = found
+        return self._handlers
 
     def handle(self, call: Call, reply: Reply) -> None:
         """Decide a request. Its reply is fulfilled now, or by a later turn."""
@@ -59,34 +85,23 @@ class Kafka:
         self._broker.begin(reply, name)
         if call.client_id is not None:
             reply.session.client_id = call.client_id
+        handlers = self._handlers or self.load()
         try:
-            response = self._handlers[call.api_key](call.request, asked)
+            response = handlers[call.api_key](call.request, asked)
         except (RivvenError, OSError):
             logger.exception("%s failed in a way that its answer has no place for", name)
             response = Silence.HANG_UP
         if response is not None:
             asked.answer(response)
 
+    def refuse_version(self) -> object:
+        """The answer to a question for versions in a version that is not known."""
+        from .opening import versions
 
-def kafka_dialect(broker: Broker) -> Kafka:
-    """Every family of handlers, together."""
-    from .cluster import ClusterRequests
-    from .configs import ConfigRequests
-    from .groups import GroupRequests
-    from .offsets import OffsetRequests
-    from .opening import OpeningRequests
-    from .quotas import QuotaRequests
-    from .records import RecordRequests
-    from .topics import TopicRequests
+        return versions(Error.UNSUPPORTED_VERSION)
 
-    families = (
-        OpeningRequests,
-        RecordRequests,
-        TopicRequests,
-        ClusterRequests,
-        ConfigRequests,
-        QuotaRequests,
-        GroupRequests,
-        OffsetRequests,
-    )
-    return Kafka(broker, {key: handler for family in families for key, handler in family(broker).handlers().items()})
+    def refuse_produce(self, request: Any) -> object:
+        """The answer to a produce that was not looked at, since too many are under way."""
+        from .records import overloaded
+
+        return overloaded(request)

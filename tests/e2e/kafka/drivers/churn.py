@@ -1,5 +1,7 @@
 """Consumers that come and go at random while records are written, and an account that knows what they may see.
 
+A driver like the others, in a process of its own: start, crash, settle, state, stop.
+
 Rules of the account, for every record that a member is given:
 - it is not older than what was known to be committed when the member got the partition: what a rebalance allows;
 - it comes in the order of offsets, and no offset ever holds two values;
@@ -15,6 +17,7 @@ from collections import defaultdict
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from serving import serve
 
 SESSION_MS, REBALANCE_MS, HEARTBEAT_MS = 10_000, 30_000, 300
 COMMIT_S = 0.3
@@ -90,7 +93,7 @@ class Churn:
             threading.Thread(target=self._come_and_go, args=(slot, random.Random(seed * 1_000 + slot)))
             for slot in range(consumers)
         ]
-        self.failures: list[BaseException] = []
+        self.failures: list[str] = []
 
     def start(self) -> None:
         for thread in self._threads:
@@ -121,7 +124,7 @@ class Churn:
             producer.poll(PAUSE_S)
             number += 1
         if producer.flush(60):
-            self.failures.append(AssertionError("records that nobody has acknowledged"))
+            self.failures.append("some records were never acknowledged")
 
     def _delivered(self, error: Any, message: Any) -> None:
         if error is None:
@@ -137,7 +140,7 @@ class Churn:
                 life += 1
                 self._live(f"{slot}.{life}", rng.uniform(1, 5))
         except BaseException as error:
-            self.failures.append(error)
+            self.failures.append(repr(error))
 
     def _live(self, name: str, seconds: float) -> None:
         settings: dict[str, Any] = {
@@ -182,3 +185,38 @@ class Churn:
             self.account.commit(consumer.commit(asynchronous=False))
         except KafkaException:
             return
+
+
+plays: list[Churn] = []
+
+
+def start(servers: str, topic: str, partitions: int, kind: str, consumers: int, seed: int) -> None:
+    plays.append(Churn(servers, topic, partitions, kind, consumers, seed))
+    plays[0].start()
+
+
+def crash() -> None:
+    plays[0].account.forgiving = True
+
+
+def state() -> dict[str, Any]:
+    account = plays[0].account
+    return {
+        "owners": {str(partition): members for partition, members in account.owners().items()},
+        "lost": len(account.lost()),
+        "acked": len(account.acked),
+        "twice": account.twice,
+        "faults": account.faults,
+        "failures": plays[0].failures,
+    }
+
+
+def stop() -> dict[str, Any]:
+    plays[0].stop()
+    return state()
+
+
+if __name__ == "__main__":
+    serve(
+        {"start": start, "crash": crash, "settle": lambda: plays[0].settle(), "state": state, "stop": stop},
+    )
