@@ -8,12 +8,14 @@ looked at. All return at once; `due_us` says when `turn` is wanted next even if 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from rivven.coordinator import REQUEST, GroupConfig
+from rivven.coordinator import REQUEST, GroupConfig, TxnConfig
+from rivven.errors import RivvenError
 from rivven.log import Store
+from rivven.model import TopicPartition
 from rivven.ports import Clock, Disk
 from rivven.wire import Request
 
@@ -31,6 +33,7 @@ from .reading import Reading
 from .session import Reply, Session
 from .stats import BrokerStats
 from .topics import Topics
+from .transactions import TransactionKeeper
 from .writing import Writing
 
 
@@ -47,6 +50,7 @@ class BrokerConfig:
     quotas: dict[str, int] = field(default_factory=dict)
     """Default limits by key; none unless configured."""
     groups: GroupConfig = field(default_factory=GroupConfig)
+    transactions: TxnConfig = field(default_factory=TxnConfig)
     broker_id: int = 1
     """What Kafka's clients know this node by."""
     cluster_id: str = ""
@@ -85,6 +89,9 @@ class Broker:
         self.writing = Writing(clock, self.topics, self._publisher, partitioner, self.admission)
         self.reading = Reading(store, clock, self.topics, self._reader, self._waiting, self.admission)
         self.producer_ids = ProducerIds(disk)
+        self.transactions = TransactionKeeper(
+            store, clock, self._publisher, self.groups, config.transactions, self.producer_ids.next
+        )
         self._native = Native(self)
         self.kafka = Kafka(self)
 
@@ -110,6 +117,7 @@ class Broker:
     def turn(self) -> list[Session]:
         """End a round: write, commit, answer. Returns the sessions that have replies to send."""
         self.groups.tick()
+        self.transactions.tick()
         self._publisher.append_gathered()
         moved = self.store.pump()
         # Under a policy without syncs the offset has moved already, and no group will say so.
@@ -128,8 +136,20 @@ class Broker:
 
     def due_us(self) -> int | None:
         """When `turn` is wanted at the latest, on the clock's monotonic time."""
-        due = [us for us in (self._waiting.due_us(), self.store.due_us(), self.groups.due_us()) if us is not None]
-        return min(due) if due else None
+        parts = self._waiting, self.store, self.groups, self.transactions
+        return min((us for part in parts if (us := part.due_us()) is not None), default=None)
+
+    def end_hanging(
+        self,
+        partition: TopicPartition,
+        producer_id: int,
+        producer_epoch: int,
+        commit: bool,
+        done: Callable[[RivvenError | None], None],
+    ) -> None:
+        """End a transaction that a partition shows as open and no coordinator knows of."""
+        log = self.topics.log(*partition)
+        self._publisher.append_marker(log, producer_id, producer_epoch, commit, lambda _, error: done(error))
 
     def lags(self) -> Iterator[Lag]:
         """How far each group is behind, partition by partition."""

@@ -31,8 +31,9 @@ from rivven.coordinator import (
 from rivven.errors import RivvenError
 from rivven.limits import BATCH_BYTES_MAX, MIB
 from rivven.log import Log, Store
+from rivven.model import NO_PRODUCER, ProducerId
 from rivven.ports import Clock
-from rivven.record import decode, partition_for_key, walk
+from rivven.record import decode, decode_marker, partition_for_key, walk
 
 from .publish import Publisher
 
@@ -70,8 +71,13 @@ class GroupKeeper:
         while offset < log.high_watermark:
             data = log.read(offset, bytes_max=READ_BYTES)
             for position, header in walk(data):
-                for record in decode(data, position) if not header.control else ():
-                    self._groups.replay(record.key, record.value)
+                if header.control:
+                    committed, _ = decode_marker(data, position)
+                    self._groups.end_transaction(ProducerId(header.producer_id), committed=committed)
+                else:
+                    producer_id = ProducerId(header.producer_id if header.transactional else NO_PRODUCER)
+                    for record in decode(data, position):
+                        self._groups.replay(record.key, record.value, producer_id)
                 offset = header.next_offset
 
     # Asking
@@ -130,7 +136,11 @@ class GroupKeeper:
 
     def due_us(self) -> int | None:
         due_ms = self._groups.due_ms()
-        return None if due_ms is None else (due_ms - self._began_ms) * 1000
+        return None if due_ms is None else self.us_of(due_ms)
+
+    def us_of(self, ms: int) -> int:
+        """A time of `now_ms` on the clock's monotonic time."""
+        return (ms - self._began_ms) * 1000
 
     def tick(self) -> None:
         """Let what is due come about: sessions that ran out, rebalances that took too long, offsets that expired."""
@@ -166,11 +176,20 @@ class GroupKeeper:
         timestamp_ms = self._clock.now_ms()
         records = [(timestamp_ms, key, value, ()) for key, value in effect.records]
         try:
-            self._publisher.gather(self._log_of(effect.group), records, settled)
+            log = self.log_of(effect.group)
+            if effect.producer_id == NO_PRODUCER:
+                self._publisher.gather(log, records, settled)
+            else:
+                self._publisher.append_transactional(log, records, effect.producer_id, effect.producer_epoch, settled)
         except RivvenError as error:
             settled(-1, error)
 
-    def _log_of(self, group: str) -> Log:
+    def end_transaction(self, producer_id: ProducerId, *, committed: bool) -> None:
+        """The marker is in the log: the offsets of that transaction count, or are forgotten."""
+        self._groups.end_transaction(producer_id, committed=committed)
+
+    def log_of(self, group: str) -> Log:
+        """The partition of the topic that holds what is known of this group."""
         if not any(topic.name == TOPIC for topic in self._store.topics):
             configs = {
                 "cleanup.policy": "compact",

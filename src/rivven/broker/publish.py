@@ -17,11 +17,13 @@ from rivven.log import Appended, Log, ProducedBatch, Store
 from rivven.ports import Clock
 from rivven.record import (
     CONTROL,
+    TRANSACTIONAL,
     BatchHeader,
     Codec,
     NewRecord,
     decode,
     encode,
+    encode_marker,
     parse_header,
     stamp,
     validate,
@@ -34,6 +36,8 @@ RECORD_OVERHEAD_BYTES = 40
 """More than a record's lengths, deltas and counts ever take."""
 HEADER_OVERHEAD_BYTES = 12
 
+Admit = Callable[[Log, BatchHeader], None]
+"""Raises unless a batch may be written now, as part of its transaction."""
 Answer = Callable[[int, RivvenError | None], None]
 """Called with the first offset of what was published once it is durable, or with the reason why it was not."""
 
@@ -98,17 +102,48 @@ class Publisher:
         for before, answer in group.answers:
             waiting.append((done.next_offset, done.base_offset + before, answer))
 
+    # What the coordinators write
+
+    def append_transactional(
+        self, log: Log, records: Sequence[NewRecord], producer_id: int, producer_epoch: int, answer: Answer
+    ) -> None:
+        """Records of the broker's own that are part of a client's transaction."""
+        batch = encode(records, producer_id=producer_id, producer_epoch=producer_epoch, transactional=True)
+        self._append_own(log, batch, answer)
+
+    def append_marker(self, log: Log, producer_id: int, producer_epoch: int, commit: bool, answer: Answer) -> None:
+        """The end of a producer's transaction in this partition."""
+        batch = encode_marker(
+            commit=commit,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            timestamp_ms=self._clock.now_ms(),
+        )
+        self._append_own(log, batch, answer)
+
+    def _append_own(self, log: Log, batch: bytearray, answer: Answer) -> None:
+        if (group := self._gathering.pop(log, None)) is not None:
+            self._append_gathered(log, group)
+        done = self._append(log, batch, parse_header(batch), -1)
+        self._undurable.setdefault(log, deque()).append((done.next_offset, done.base_offset, answer))
+
     # Whole batches
 
-    def append_batches(self, log: Log, data: memoryview, answer: Answer) -> int:
-        """Append every batch in `data`, each as it is. All are checked before the first is written.
-        Returns the time that the log gave them, -1 where they keep their own."""
+    def append_batches(self, log: Log, data: memoryview, answer: Answer, admit: Admit | None = None) -> int:
+        """Append every batch in `data`, each as it is. All are checked before the first is written; `admit` may
+        refuse one that is part of a transaction. Returns the time that the log gave them, -1 where they keep their
+        own."""
         if data.readonly:
             data = memoryview(bytearray(data))  # offsets are written into it; protobuf hands over bytes
         checked = self._checked(log, data)
         if checked[0][1].producer_id >= 0 and (repeated := self._repeats(log, [header for _, header in checked])):
             self._answer_when_durable(log, repeated.last_offset + 1, repeated.base_offset, answer)
             return -1
+        for _, header in checked:
+            if header[5] & TRANSACTIONAL:
+                if admit is None:
+                    raise Malformed(what="batch", reason="it is part of a transaction, and the request names none")
+                admit(log, header)
         if (group := self._gathering.pop(log, None)) is not None:
             self._append_gathered(log, group)  # what was published before keeps the lower offsets
         codec = _codec_of(log)

@@ -17,7 +17,7 @@ from rivven.record import NewRecord
 
 from .admit import Admission
 from .partitioner import Partitioner
-from .publish import Answer, Publisher
+from .publish import Admit, Answer, Publisher
 from .session import Session
 from .topics import Topics
 
@@ -67,8 +67,10 @@ class Writing:
         partition: int,
         batches: memoryview,
         answer: Callable[[Produced], None],
+        admit: Admit | None = None,
     ) -> None:
-        """Whole record batches, end to end, appended as they are; all of them or none. Raises nothing."""
+        """Whole record batches, end to end, appended as they are; all of them or none. Raises nothing. `admit` is
+        asked for those that are part of a transaction."""
         append_ms = start = -1
 
         def settled(offset: int, error: RivvenError | None) -> None:
@@ -78,6 +80,6 @@ class Writing:
             log = self.log_for(topic, partition)
             start = log.start
             self._admission.charge(session, PRODUCE, len(batches))
-            append_ms = self._publisher.append_batches(log, batches, settled)
+            append_ms = self._publisher.append_batches(log, batches, settled, admit)
         except RivvenError as error:
             settled(-1, error)

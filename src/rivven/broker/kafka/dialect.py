@@ -57,6 +57,7 @@ FAMILIES: Mapping[str, str] = {
     "quotas": "QuotaRequests",
     "groups": "GroupRequests",
     "offsets": "OffsetRequests",
+    "transactions": "TransactionRequests",
 }
 """The modules of this package that have handlers, and what their classes are called."""
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from rivven.errors import NotYet, RivvenError
+from rivven.coordinator import Initialized, InitProducer
+from rivven.errors import RivvenError
+from rivven.model import Epoch, ProducerId
 from rivven.wire.kafka import SERVED, Error, code_of
 from rivven.wire.kafka.made.api_versions import (
     ApiVersion,
@@ -23,8 +25,10 @@ if TYPE_CHECKING:
 
 API_VERSIONS, FIND_COORDINATOR, INIT_PRODUCER_ID = 18, 10, 22
 GROUP, TRANSACTION = 0, 1
+FENCED_FROM = 4
+"""The first version of InitProducerId whose clients know the code for a fenced producer."""
 
-FEATURES: Final = {"group.version": (0, 1)}
+FEATURES: Final = {"group.version": (0, 1), "transaction.version": (0, 2)}
 """What is more than a version of an api: by name, the levels that there are; the highest is in force."""
 
 
@@ -69,10 +73,33 @@ class OpeningRequests:
             return FindCoordinatorResponse(coordinators=found)
         return FindCoordinatorResponse(0, error, text, *here)
 
-    def _init_producer_id(self, request: InitProducerIdRequest, _: Asked) -> InitProducerIdResponse:
+    def _init_producer_id(self, request: InitProducerIdRequest, asked: Asked) -> InitProducerIdResponse | None:
+        if request.transactional_id is not None:
+            self._init_transactional(request, asked)
+            return None
         try:
-            if request.transactional_id is not None:
-                raise NotYet(request="a transactional producer")
             return InitProducerIdResponse(producer_id=self._broker.producer_ids.next(), producer_epoch=0)
         except RivvenError as error:
             return InitProducerIdResponse(error_code=code_of(error), producer_epoch=-1)
+
+    def _init_transactional(self, request: InitProducerIdRequest, asked: Asked) -> None:
+        def told(result: object) -> None:
+            if isinstance(result, Initialized):
+                asked.answer(
+                    InitProducerIdResponse(producer_id=result.producer_id, producer_epoch=result.producer_epoch)
+                )
+                return
+            assert isinstance(result, RivvenError)
+            code = code_of(result)
+            if code is Error.PRODUCER_FENCED and asked.version < FENCED_FROM:
+                code = Error.INVALID_PRODUCER_EPOCH
+            asked.answer(InitProducerIdResponse(error_code=code, producer_epoch=-1))
+
+        assert request.transactional_id is not None
+        init = InitProducer(
+            request.transactional_id,
+            request.transaction_timeout_ms,
+            ProducerId(request.producer_id),
+            Epoch(request.producer_epoch),
+        )
+        self._broker.transactions.ask(init, told)

@@ -5,15 +5,24 @@ A batch passes through as it is. Fetch keeps no sessions: each request names all
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from rivven.broker.reading import Fetched, Wanted
 from rivven.broker.writing import Produced
-from rivven.errors import Malformed, RivvenError, UnknownTopic
+from rivven.coordinator import AddPartitions
+from rivven.errors import (
+    InvalidTransactionState,
+    Malformed,
+    PartitionNotInTransaction,
+    ProducerFenced,
+    RivvenError,
+    UnknownTopic,
+)
 from rivven.log import Log, Topic
-from rivven.record import Codec, walk
+from rivven.model import Epoch, ProducerId, TopicPartition
+from rivven.record import BatchHeader, Codec, walk
 from rivven.wire.kafka import NO_ID, Error, code_of
 from rivven.wire.kafka.made import fetch, produce
 from rivven.wire.kafka.made.list_offsets import (
@@ -39,6 +48,8 @@ if TYPE_CHECKING:
 PRODUCE, FETCH, LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH = 0, 1, 2, 23
 ZSTD_FROM = 7, 10
 """The first versions of Produce and of Fetch that know this codec."""
+IMPLICIT_FROM = 12
+"""From this version of Produce on a partition becomes part of the transaction by being written to."""
 BY_ID_FROM = 13
 """The first version of both that names topics by their ids."""
 LEADER_EPOCH: Final = 0
@@ -75,9 +86,47 @@ class RecordRequests:
                     settle(Produced(), error)
                     continue
                 data = memoryview(part.records or b"")
-                self._broker.writing.produce(asked.session, name, part.index, data, settle)
+                if request.transactional_id is None:
+                    self._broker.writing.produce(asked.session, name, part.index, data, settle)
+                else:
+                    where = TopicPartition(name, part.index)
+                    self._produce_in_transaction(request.transactional_id, where, data, asked, settle)
         waits.all_sent()
         return None
+
+    def _produce_in_transaction(
+        self,
+        transactional_id: str,
+        where: TopicPartition,
+        data: memoryview,
+        asked: Asked,
+        settle: Callable[[Produced], None],
+    ) -> None:
+        """As part of a transaction, to which newer clients leave it to the broker to add the partition."""
+        whom: tuple[ProducerId, Epoch] | None = None
+
+        def admit(log: Log, header: BatchHeader) -> None:
+            nonlocal whom
+            whom = ProducerId(header.producer_id), Epoch(header.producer_epoch)
+            self._broker.transactions.admit(*whom, log.partition, batch_bytes=header.batch_bytes)
+
+        def produce_now(answer: Callable[[Produced], None]) -> None:
+            self._broker.writing.produce(asked.session, *where, data, answer, admit)
+
+        def added(result: object) -> None:
+            if isinstance(result, RivvenError):
+                settle(Produced(error=result))
+            else:
+                produce_now(settle)
+
+        def first(produced: Produced) -> None:
+            missing = isinstance(produced.error, PartitionNotInTransaction | InvalidTransactionState)
+            if missing and whom is not None and asked.version >= IMPLICIT_FROM:
+                self._broker.transactions.ask(AddPartitions(transactional_id, *whom, (where,)), added)
+            else:
+                settle(produced)
+
+        produce_now(first)
 
     # Fetch
 
@@ -178,7 +227,7 @@ class _Producing:
         self._outcomes: list[list[produce.PartitionProduceResponse]] = [[] for _ in request.topic_data]
         self._left = 1  # one for ourselves, so that an answer on the spot does not end it early
 
-    def expect(self, topic: int, partition: int) -> _Settle:
+    def expect(self, topic: int, partition: int) -> partial[None]:
         """One partition more; call what is returned with its outcome."""
         self._left += 1
         outcomes = self._outcomes[topic]
@@ -221,15 +270,10 @@ class _Producing:
         self._asked.answer(produce.ProduceResponse(topics))
 
 
-_Settle = partial[None]
-
-
 def _produce_fault(request: produce.ProduceRequest) -> Error | None:
     """What is wrong with the whole request."""
     if request.acks not in (-1, 0, 1):
         return Error.INVALID_REQUIRED_ACKS
-    if request.transactional_id is not None:
-        return Error.INVALID_TXN_STATE  # there are no transactions yet, so this one was never begun
     return None
 
 
@@ -256,6 +300,8 @@ def _refusal(error: RivvenError) -> tuple[Error, str, list[produce.BatchIndexAnd
     if isinstance(error, Malformed) and error.facts.get("what") == "record":
         text = str(error)
         return Error.INVALID_RECORD, text, [produce.BatchIndexAndErrorMessage(0, text)]
+    if isinstance(error, ProducerFenced):
+        return Error.INVALID_PRODUCER_EPOCH, str(error), []  # on the way of records they know this one alone
     return code_of(error), str(error), []
 
 
