@@ -34,6 +34,7 @@ def running_broker(directory: Path) -> Iterator[str]:
             [
                 *(sys.executable, "-m", "rivven.server.main"),
                 *("--data-dir", str(directory / "data"), "--bind", "127.0.0.1:0", "--http-port", "0"),
+                *("--group-initial-rebalance-delay-ms", "0"),
             ],
             stdout=subprocess.PIPE,
             stderr=log,
@@ -290,6 +291,8 @@ def test_a_partition_that_is_not_there(run: Run, topic: str) -> None:
         "consume x --timestamp yesterday",
         "consume x --format xml",
         "group reset-offsets g -t x",
+        "group reset-offsets g -t x --to nowhere",
+        "group reset-offsets g -t x:a --to latest",
         "quota set --request-rate 5",
         "quota set --user a",
         "quota delete --user a --key speed",
@@ -483,11 +486,16 @@ def test_groups(run: Run, topic: str) -> None:
     assert "  • g-1\n" in well(run("group", "list"))
     assert "g-1" in told(run("group", "list", "--json"))["groups"]
     assert well(run("group", "describe", "g-1")).splitlines()[-1].split() == [topic, "0", "1"]
-    offsets = [{"topic": topic, "partition": 0, "committed": 1}]
-    assert told(run("group", "describe", "g-1", "--json")) == {"group": "g-1", "offsets": offsets}
-    assert well(run("group", "lag", "g-1")).splitlines()[-1].split() == [topic, "0", "1", "3", "2"]
-    lag = {"topic": topic, "partition": 0, "committed": 1, "latest": 3, "lag": 2}
-    assert told(run("group", "lag", "g-1", "--json")) == {"group": "g-1", "lag": 2, "partitions": [lag]}
+    described = told(run("group", "describe", "g-1", "--json"))
+    assert described["offsets"] == [{"topic": topic, "partition": 0, "committed": 1}]
+    assert (described["state"], described["members"]) == ("Empty", [])
+    row = well(run("group", "lag", "g-1")).splitlines()[-1].split()
+    assert row[:5] == [topic, "0", "1", "3", "2"]
+    lag = told(run("group", "lag", "g-1", "--json"))
+    assert (lag["group"], lag["lag"]) == ("g-1", 2)
+    (part,) = lag["partitions"]
+    assert 0 < part.pop("lag_s") == lag["lag_s"] < WAIT_S
+    assert part == {"topic": topic, "partition": 0, "committed": 1, "end": 3, "lag": 2}
     assert well(run("group", "delete", "g-1")) == "✓ Deleted consumer group 'g-1'\n"
     assert run("group", "describe", "g-1")[0] == 1
 
@@ -495,24 +503,86 @@ def test_groups(run: Run, topic: str) -> None:
 @pytest.mark.parametrize(
     ("where", "offset"),
     [
-        (["--to-earliest"], 0),
-        (["--to-latest"], 3),
-        (["--to-offset", "2"], 2),
-        (["--to-offset", "99"], 3),
-        (["--to-timestamp", "2020-01-01"], 0),
-        (["--to-timestamp", "2100-01-01"], 3),
+        ("earliest", 0),
+        ("latest", 3),
+        ("2", 2),
+        ("offset:99", 3),
+        ("+1", 2),
+        ("-5", 0),
+        ("shift:1", 2),
+        ("2020-01-01", 0),
+        ("2100-01-01", 3),
+        ("timestamp:0", 0),
     ],
 )
-def test_reset_offsets(run: Run, topic: str, where: list[str], offset: int) -> None:
+def test_reset_offsets(run: Run, topic: str, where: str, offset: int) -> None:
     well(run("produce", topic, stdin=b"a\nb\nc\n"))
     well(run("offsets", "commit", topic, topic, 1))
-    reset = ("group", "reset-offsets", topic, "--topic", topic, *where)
-    rows = [{"partition": 0, "before": 1, "offset": offset}]
-    planned = told(run(*reset, "--dry-run", "--json"))
-    assert planned == {"group": topic, "topic": topic, "dry_run": True, "partitions": rows}
-    assert well(run(*reset)).splitlines()[1].split() == ["0", "1", str(offset)]
-    got = told(run("offsets", "get", topic, topic, "--json"))
-    assert got == {"group": topic, "topic": topic, "partitions": [{"partition": 0, "committed": offset}]}
+    reset = ("group", "reset-offsets", topic, "--topic", topic, "--to", where)
+    rows = [{"topic": topic, "partition": 0, "before": 1, "offset": offset}]
+    planned = told(run(*reset, "--json"))
+    assert planned == {"group": topic, "executed": False, "members": 0, "partitions": rows}
+    code, out, err = run(*reset)
+    assert (code, out.splitlines()[1].split()) == (0, [topic, "0", "1", str(offset), f"{offset - 1:+}"])
+    assert err == "nothing was changed; --execute does it\n"
+    assert told(run("offsets", "get", topic, topic, "--json"))["partitions"][0]["committed"] == 1
+    assert well(run(*reset, "--execute")).endswith(f"✓ Reset 1 offset of group '{topic}'\n")
+    assert told(run("offsets", "get", topic, topic, "--json"))["partitions"][0]["committed"] == offset
+
+
+def test_reset_some_partitions_of_several_topics(run: Run, topic: str) -> None:
+    well(run("topic", "create", f"{topic}-2", "-p", 4))
+    reset = ("group", "reset-offsets", topic, "-t", f"{topic}-2:0,2-3", "-t", topic, "--to", "latest")
+    rows = told(run(*reset, "--execute", "--json"))["partitions"]
+    assert [(row["topic"], row["partition"]) for row in rows] == [
+        *((f"{topic}-2", number) for number in (0, 2, 3)),
+        (topic, 0),
+    ]
+    assert run("group", "reset-offsets", topic, "-t", f"{topic}:1", "--to", "latest")[0] == 1
+
+
+def test_a_group_with_members_is_described_and_left_alone(broker: str, run: Run, topic: str) -> None:
+    well(run("produce", topic, "there"))
+    process = start(
+        broker, "consume", topic, "--group", topic, "--follow", stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "[offset=0] key=null value=there\n"
+    out = well(run("group", "describe", topic))
+    assert "  State: Stable\n  Assignor: cooperative-sticky\n" in out
+    assert re.search(rf"^rivven-cli-\S+ +127\.0\.0\.1 +{topic}:0$", out, re.MULTILINE)
+    (member,) = told(run("group", "describe", topic, "--json"))["members"]
+    assert (member["client"], member["partitions"]) == ("rivven-cli", [{"topic": topic, "partition": 0}])
+    reset = ("group", "reset-offsets", topic, "-t", topic, "--to", "earliest")
+    assert "has 1 member: stop them" in run(*reset)[2]
+    for command in ((*reset, "--execute"), ("group", "delete", topic)):
+        code, _, err = run(*command)
+        assert (code, "member" in err.splitlines()[0]) == (1, True)
+        assert err.splitlines()[1] == "Stop its consumers first; `rivven group describe` shows them."
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=WAIT_S) == ("", "")
+    assert process.returncode == 130
+    well(run(*reset, "--execute"))
+
+
+def test_two_members_share_what_is_shown(broker: str, run: Run, topic: str) -> None:
+    name = f"{topic}-2"
+    well(run("topic", "create", name, "-p", 2))
+    both = [start(broker, "consume", name, "-g", name, "-f", "-m", "1", stdout=subprocess.PIPE) for _ in range(2)]
+    while len(told(run("group", "describe", name, "--json"))["members"]) < 2 if group_is_there(run, name) else True:
+        assert all(process.poll() is None for process in both)
+    while sorted(
+        len(member["partitions"]) for member in told(run("group", "describe", name, "--json"))["members"]
+    ) != [1, 1]:
+        assert all(process.poll() is None for process in both)
+    for number in range(2):
+        well(run("produce", name, f"to {number}", "-p", number))
+    shown = sorted(process.communicate(timeout=WAIT_S)[0] for process in both)
+    assert shown == [f"partition={number} [offset=0] key=null value=to {number}\n" for number in range(2)]
+
+
+def group_is_there(run: Run, name: str) -> bool:
+    return name in told(run("group", "list", "--json"))["groups"]
 
 
 def test_offsets(run: Run, topic: str) -> None:

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,10 +19,13 @@ from .text import readable
 
 if TYPE_CHECKING:
     from rivven.client import Message, blocking
+    from rivven.model import TopicPartition
 
 MAX = 100
 """Records that are shown unless told."""
 FETCHED_MAX = 1_000
+SHARE_MS = 200
+"""How long a member waits at a time for its share, and for records."""
 PAUSE_S = 1.0
 """Between tries of a --follow whose broker is away."""
 
@@ -101,29 +104,23 @@ def consume(
     limit = count_max if count_max is not None else 0 if follow else MAX
     with connected(server) as client:
         numbers = partitions_of(client, topic, partition)
+        writer = _writer(Form.JSON if as_json else form, several=len(numbers) > 1)
         if group is not None and partition is None:
-            where = _Where(topic, group, from_beginning, since_ms)
-            reading: _Reading = _Sharing(client, where, limit)
-            writer = _writer(Form.JSON if as_json else form, several=len(numbers) > 1)
-            with reading:
-                for messages in reading.follow(poll_ms) if follow else reading.to_the_end():
-                    writer(messages)
-                    reading.commit()
-                reading.conclude(told=count_max is not None or follow)
-            return
-        ends = {number: client.get_offset_bounds(topic, number) for number in numbers}
-        start = None if group is not None and not from_beginning else 0
-        if offset is not None:
-            start = _checked(topic, numbers[0], offset, *ends[numbers[0]])
-        with client.consumer(topic, numbers, group, start, auto_commit=False) as consumer:
+            reading: _Reading = _Sharing(client, topic, group, limit, whole=from_beginning, since_ms=since_ms)
+        else:
+            ends = {number: client.get_offset_bounds(topic, number) for number in numbers}
+            start = None if group is not None and not from_beginning else 0
+            if offset is not None:
+                start = _checked(topic, numbers[0], offset, *ends[numbers[0]])
+            consumer = client.consumer(topic, numbers, group, start, auto_commit=False)
+            reading = _Reading(consumer, {number: latest for number, (_, latest) in ends.items()}, limit)
             if since_ms is not None:
                 consumer.seek_to_timestamp(since_ms)
-            reading = _Reading(consumer, {number: latest for number, (_, latest) in ends.items()}, limit)
-            writer = _writer(Form.JSON if as_json else form, several=len(numbers) > 1)
+        with reading.consumer:
             for messages in reading.follow(poll_ms) if follow else reading.to_the_end():
                 writer(messages)
                 if group is not None:
-                    consumer.commit()
+                    reading.commit()
             reading.conclude(told=count_max is not None or follow)
 
 
@@ -142,8 +139,10 @@ def _checked(topic: str, partition: int, offset: int, earliest: int, latest: int
 class _Reading:
     """Messages up to a limit, in the portions in which they come."""
 
-    def __init__(self, consumer: blocking.Consumer, ends: dict[int, int], limit: int) -> None:
-        self._consumer = consumer
+    def __init__(
+        self, consumer: blocking.Consumer | blocking.GroupConsumer, ends: dict[Any, int], limit: int
+    ) -> None:
+        self.consumer = consumer
         self._ends = ends
         self._limit = limit
         self._count = 0
@@ -154,17 +153,17 @@ class _Reading:
 
     @property
     def _behind(self) -> bool:
-        return any(place < self._ends[number] for number, place in self._consumer.positions().items())
+        return any(place < self._ends[number] for number, place in self.consumer.positions().items())
 
     def to_the_end(self) -> Iterator[list[Message]]:
         """What is there now."""
-        before: dict[int, int] = {}
+        before: dict[Any, int] = {}
         while self._wanted and self._behind:
-            messages = self._consumer.fetch(self._wanted)
+            messages = self.consumer.fetch(self._wanted)
             self._count += len(messages)
             if messages:
                 yield messages
-            elif before == (before := self._consumer.positions()):
+            elif before == (before := self.consumer.positions()):
                 break
 
     def follow(self, wait_ms: int) -> Iterator[list[Message]]:
@@ -172,7 +171,7 @@ class _Reading:
         away = False
         while self._wanted:
             try:
-                messages = self._consumer.poll(wait_ms, self._wanted)
+                messages = self.consumer.poll(wait_ms, self._wanted)
             except RivvenError as error:
                 if not error.retriable:
                     raise
@@ -186,11 +185,70 @@ class _Reading:
             if messages:
                 yield messages
 
+    def commit(self) -> None:
+        """What was shown counts as read."""
+        self.consumer.commit()
+
     def conclude(self, *, told: bool) -> None:
         if self._count == 0:
             show.remark("no records there")
         elif not told and self._count == self._limit and self._behind:
             show.remark(f"stopped after {self._limit} records; --max says how many, 0 all")
+
+
+class _Sharing(_Reading):
+    """As a member of a group: of the partitions that the others leave to us."""
+
+    consumer: blocking.GroupConsumer
+
+    def __init__(
+        self,
+        client: blocking.RivvenClient,
+        topic: str,
+        group: str,
+        limit: int,
+        *,
+        whole: bool,
+        since_ms: int | None,
+    ) -> None:
+        self._client = client
+        self._whole = whole
+        self._since_ms = since_ms
+        consumer = client.consumer(group=group, topics=[topic], auto_commit=False, on_assigned=self._assigned)
+        super().__init__(consumer, {}, limit)
+
+    def _assigned(self, partitions: list[TopicPartition]) -> None:
+        for one in partitions:
+            self._ends[one] = self._client.get_offset_bounds(*one)[1]
+            if self._whole:
+                self.consumer.seek_to_beginning(partition=one)
+            elif self._since_ms is not None:
+                self.consumer.seek_to_timestamp(self._since_ms, partition=one)
+
+    def to_the_end(self) -> Iterator[list[Message]]:
+        """What is there when our share is known."""
+        before: dict[TopicPartition, int] | None = None
+        while self._wanted and not (self.consumer.is_settled and not self._behind):
+            messages = self.consumer.poll(SHARE_MS, self._wanted)
+            self._count += len(messages)
+            if messages:
+                yield messages
+            elif self.consumer.is_settled and before == (before := self.consumer.positions()):
+                break
+
+    def commit(self) -> None:
+        """Where the group goes on without us just then, another member shows these records again."""
+        try:
+            self.consumer.commit()
+        except RivvenError as error:
+            if not error.retriable:
+                raise
+
+    def conclude(self, *, told: bool) -> None:
+        if self.consumer.is_settled and not self.consumer.assignment:
+            show.remark("the group's other members read every partition")
+        else:
+            super().conclude(told=told)
 
 
 # How a record looks

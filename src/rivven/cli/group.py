@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rivven.errors import RivvenError
-from rivven.limits import PARTITIONS_MAX
+from rivven.limits import PARTITIONS_PER_TOPIC_MAX
 from rivven.model import TopicPartition
 
 from . import show
@@ -264,7 +264,9 @@ def reset_offsets(
         if execute and members:
             raise _in_use(name, len(members))
         if execute:
-            client.reset_offsets(name, {TopicPartition(row["topic"], row["partition"]): row["offset"] for row in rows})
+            client.reset_offsets(
+                name, {TopicPartition(row["topic"], row["partition"]): row["offset"] for row in rows}
+            )
     if as_json:
         show.show_json({"group": name, "executed": execute, "members": len(members), "partitions": rows})
         return
@@ -287,7 +289,9 @@ def reset_offsets(
     if execute:
         done(f"Reset {counted(len(rows), 'offset')} of group '{name}'")
     elif members:
-        show.remark(f"nothing was changed; the group has {counted(len(members), 'member')}: stop them, then --execute")
+        show.remark(
+            f"nothing was changed; the group has {counted(len(members), 'member')}: stop them, then --execute"
+        )
     else:
         show.remark("nothing was changed; --execute does it")
 
@@ -331,9 +335,13 @@ def _topic_and_partitions(text: str) -> tuple[str, list[int] | None]:
     numbers: set[int] = set()
     for part in rest.split(","):
         first, _, last = part.partition("-")
-        if not first.isdecimal() or not (last or first).isdecimal() or int(last or first) - int(first) > PARTITIONS_MAX:
+        if (
+            not first.isdecimal()
+            or not (last or first).isdecimal()
+            or int(last or first) - int(first) > PARTITIONS_PER_TOPIC_MAX
+        ):
             usage(f"--topic takes a name, or name:0,2-4 for some partitions, not {text!r}")
-        numbers.update(range(int(first), int(last or first) + 1))
+        numbers.update(range(int(first), int(last) + 1))
     return topic, sorted(numbers)
 
 

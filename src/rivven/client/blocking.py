@@ -548,6 +548,10 @@ class GroupConsumer(_Reading[shell_group.GroupConsumer, TopicPartition]):
     def generation(self) -> int:
         return self._inner.generation
 
+    @property
+    def is_settled(self) -> bool:
+        return self._inner.is_settled
+
     subscribe = _waits(shell_group.GroupConsumer.subscribe)
     commit = _waits(shell_group.GroupConsumer.commit)
     close = _waits(shell_group.GroupConsumer.close)

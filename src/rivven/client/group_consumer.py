@@ -213,6 +213,11 @@ class GroupConsumer(Reader[TopicPartition]):
         """How often the group has been shared out anew; -1 for who is no member."""
         return self._membership.generation
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether it has its share, which may be none, and nothing is about to change."""
+        return self._membership.phase is Phase.STABLE
+
     # Messages out
 
     @contextlib.contextmanager

@@ -41,18 +41,20 @@ class Client(NamedTuple):
     groups: tuple[str, ...] = ("classic",)
     administers: bool = True
     describes: bool = True
+    deletes_groups: bool = True
     lacks: frozenset[str] = frozenset()
 
 
 CLIENTS = (
     Client("confluent-kafka", "2.16.1", groups=("classic", "cooperative", "consumer")),
     Client("kafka-python", "3.0.12", lacks=frozenset({"neither key nor value", "null header"})),
-    Client("aiokafka", "0.14.0", lacks=frozenset({"neither key nor value"})),
+    Client("aiokafka", "0.14.0", deletes_groups=False, lacks=frozenset({"neither key nor value"})),
     Client(
         "kcat",
         "1.7.1",
         administers=False,
         describes=False,
+        deletes_groups=False,
         lacks=frozenset({"timestamp", "binary", "null header"}),
     ),
     Client("kafkajs", "2.2.4", writes=("none", "gzip", "snappy"), lacks=frozenset({"null header"})),

@@ -11,9 +11,9 @@ import pytest
 sys.path.append(str(Path(__file__).parent))
 sys.path.append(str(Path(__file__).parents[1]))
 
-from daemon import Daemon, running  # noqa: E402
-from matrix import Ledger  # noqa: E402
-from peers import FLAGS, Peers  # noqa: E402
+from daemon import Daemon, running
+from kafka_peers import FLAGS, Peers
+from matrix import Ledger
 
 
 @pytest.fixture(scope="session")

@@ -90,7 +90,12 @@ def table() -> str:
     lines = ["| client | version | writes | reads | groups | administration |", "|---|---|---|---|---|---|"]
     for client in CLIENTS:
         groups = ", ".join(client.groups)
-        admin = "topics, configs, groups" if client.administers else "none of its own"
+        tried = {
+            "topics, configs": client.administers,
+            "lists and describes groups": client.describes,
+            "deletes groups": client.deletes_groups,
+        }
+        admin = ", ".join(what for what, does in tried.items() if does) or "none of its own"
         lines.append(
             f"| {client.name} | {client.version} | {' '.join(client.writes)} | {' '.join(client.reads)} "
             f"| {groups} | {admin} |"

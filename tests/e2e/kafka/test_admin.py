@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from clients import CLIENTS
+from kafka_peers import Peers
 from matrix import Ledger
-from peers import Peers
 
 
 @pytest.mark.parametrize("name", [client.name for client in CLIENTS if client.administers])

@@ -1,4 +1,4 @@
-"""Many consumers that come and go under load, with a SIGKILL of the broker in between: nothing is lost or repeated."""
+"""Many consumers come and go under load, with a SIGKILL of the broker in between: nothing is lost or repeated."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from clients import DRIVERS, Peer, until
 from daemon import running
+from kafka_peers import FLAGS
 from matrix import Ledger
-from peers import FLAGS
 
 PARTITIONS = 8
 REBALANCE_S = 30.0

@@ -1,8 +1,8 @@
 """Every request that is served, with bytes changed: the broker answers, or hangs up, and stays well.
 
-A mutant is a valid request of any version, or one that a real client once sent, with a few bytes overwritten, left out
-or put in. Nothing else than an answer to it, or a closed connection, may follow; and nothing in the broker's own words
-may tell of something that it did not expect.
+A mutant is a valid request of any version, or one that a real client once sent, with a few bytes overwritten, left
+out or put in. Nothing else than an answer to it, or a closed connection, may follow; and nothing in the broker's own
+words may tell of something that it did not expect.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 from daemon import Daemon, running
-from peers import FLAGS
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kafka_peers import FLAGS
 from speech import Closed, Speaker, header
 
 from rivven.wire.kafka import SERVED, Api, encode_request
@@ -22,8 +24,6 @@ from rivven.wire.kafka import SERVED, Api, encode_request
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "wire" / "kafka"))
 
-from hypothesis import given, settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
 from kafka_messages import Side, message, messages  # noqa: E402
 
 SLOW_TO_ANSWER = {"Produce", "Fetch", "JoinGroup", "SyncGroup"}
@@ -43,7 +43,9 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 def mutants(body: bytes) -> st.SearchStrategy[bytes]:
     """The bytes behind the header's correlation id, which stays, with one to four changes."""
     place = st.integers(8, max(8, len(body) - 1))
-    change = st.tuples(st.sampled_from(["over", "out", "in", "end"]), place, st.sampled_from(TELLING) | st.integers(0, 255))
+    change = st.tuples(
+        st.sampled_from(["over", "out", "in", "end"]), place, st.sampled_from(TELLING) | st.integers(0, 255)
+    )
 
     def changed(changes: list[tuple[str, int, int]]) -> bytes:
         data = bytearray(body)

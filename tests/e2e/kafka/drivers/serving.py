@@ -15,7 +15,7 @@ from typing import Any
 
 READ_S = 20.0
 """A reader that has not seen everything by then answers with what it has."""
-SESSION_MS, HEARTBEAT_MS, REBALANCE_MS = 6_000, 300, 10_000
+SESSION_MS, HEARTBEAT_MS = 6_000, 300
 
 
 def to_text(data: bytes | None) -> str | None:
