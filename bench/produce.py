@@ -19,8 +19,8 @@ from bench.peers import MockBroker, Nats, Peer, Redis, Rivvend, running
 
 PRODUCERS = 4
 IN_FLIGHT = 5
-DIALECTS = ("native",)
-"""In which of our protocols batches come. Once rivvend speaks Kafka, "kafka" joins here, and nothing else changes."""
+DIALECTS = ("native", "kafka")
+"""In which of our protocols batches come. In Kafka's they are the very frames that the mock broker gets."""
 SMALL_BATCH, LARGE_BATCH = "16 KB", "1 MB"
 BATCH_BYTES = {SMALL_BATCH: 16_384, LARGE_BATCH: 1_000_000}
 BATCH_HEAD_BYTES, RECORD_HEAD_BYTES = 61, 12

@@ -335,11 +335,8 @@ def _topic_and_partitions(text: str) -> tuple[str, list[int] | None]:
     numbers: set[int] = set()
     for part in rest.split(","):
         first, _, last = part.partition("-")
-        if (
-            not first.isdecimal()
-            or not (last or first).isdecimal()
-            or int(last or first) - int(first) > PARTITIONS_PER_TOPIC_MAX
-        ):
+        last = last or first
+        if not first.isdecimal() or not last.isdecimal() or int(last) - int(first) > PARTITIONS_PER_TOPIC_MAX:
             usage(f"--topic takes a name, or name:0,2-4 for some partitions, not {text!r}")
         numbers.update(range(int(first), int(last) + 1))
     return topic, sorted(numbers)
