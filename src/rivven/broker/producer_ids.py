@@ -37,3 +37,7 @@ class ProducerIds:
         given = self._next
         self._next += 1
         return given
+
+    def may_have_given(self, producer_id: int) -> bool:
+        """Whether that id may be in somebody's hands. It surely is not above what is reserved."""
+        return 0 <= producer_id < self._next

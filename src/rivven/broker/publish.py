@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
 
-from rivven.errors import BatchTooLarge, Malformed, RivvenError
+from rivven.errors import BatchTooLarge, Malformed, OutOfOrderSequence, RivvenError
 from rivven.limits import BATCH_RECORDS_MAX
 from rivven.log import Appended, Log, ProducedBatch, Store
 from rivven.ports import Clock
@@ -32,6 +34,7 @@ from rivven.record import (
 from .stats import BrokerStats
 
 PREFIX_BYTES = 12
+HEADER_BYTES = 61
 RECORD_OVERHEAD_BYTES = 40
 """More than a record's lengths, deltas and counts ever take."""
 HEADER_OVERHEAD_BYTES = 12
@@ -40,6 +43,19 @@ Admit = Callable[[Log, BatchHeader], None]
 """Raises unless a batch may be written now, as part of its transaction."""
 Answer = Callable[[int, RivvenError | None], None]
 """Called with the first offset of what was published once it is durable, or with the reason why it was not."""
+NumberedAnswer = Callable[[bool, int, RivvenError | None], None]
+"""The same, and first of all whether the records had been there already."""
+
+
+class Numbers(NamedTuple):
+    """Who sends records, and the number of the first of them."""
+
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    transactional: bool = False
+    skipping: bool = False
+    """The producer counts over several partitions, so in one of them numbers are left out."""
 
 
 @dataclass(slots=True)
@@ -65,12 +81,8 @@ class Publisher:
 
     def gather(self, log: Log, records: Sequence[NewRecord], answer: Answer) -> None:
         """Publish these together, in order, in the batch of this turn. Raises what can be told at once."""
-        size_bytes = sum(map(_size_of, records))
-        bytes_max = log.config.max_message_bytes - 61
-        if size_bytes > bytes_max:
-            raise BatchTooLarge(batch_bytes=size_bytes, bytes_max=log.config.max_message_bytes)
-        if log.config.compacts and any(key is None for _, key, _, _ in records):
-            raise Malformed(what="record", reason=f"{log.partition.topic} is compacted, and needs a key")
+        size_bytes = _checked_bytes(log, records)
+        bytes_max = log.config.max_message_bytes - HEADER_BYTES
         group = self._gathering.get(log)
         if group is not None and (
             group.size_bytes + size_bytes > bytes_max or len(group.records) + len(records) > BATCH_RECORDS_MAX
@@ -102,6 +114,51 @@ class Publisher:
         for before, answer in group.answers:
             waiting.append((done.next_offset, done.base_offset + before, answer))
 
+    # One record or a few, with the numbers of their producer
+
+    def append_numbered(
+        self,
+        log: Log,
+        records: Sequence[NewRecord],
+        numbers: Numbers,
+        answer: NumberedAnswer,
+        admit: Admit | None = None,
+    ) -> None:
+        """Records in a batch of their own, or the answer that they got when they were sent before. `admit` may refuse
+        them as part of a transaction. Raises what can be told at once."""
+        _checked_bytes(log, records)
+        batch = encode(
+            records,
+            codec=_codec_of(log) or Codec.NONE,
+            producer_id=numbers.producer_id,
+            producer_epoch=numbers.producer_epoch,
+            base_sequence=numbers.base_sequence,
+            transactional=numbers.transactional,
+        )
+        header = parse_header(batch)
+        if (repeated := self._repeats_loosely(log, header, skipping=numbers.skipping)) is not None:
+            told = partial(answer, True)
+            self._answer_when_durable(log, repeated.last_offset + 1, repeated.base_offset, told)
+            return
+        if admit is not None:
+            admit(log, header)
+        append_ms = self._clock.now_ms() if log.config.timestamp_type == "LogAppendTime" else -1
+        self._append_own(log, batch, partial(answer, False), append_ms)
+
+    @staticmethod
+    def _repeats_loosely(log: Log, header: BatchHeader, *, skipping: bool) -> ProducedBatch | None:
+        """As `judge`, but a new epoch may begin with any number, and one that is `skipping` may leave some out."""
+        producers = log.facts.producers
+        try:
+            return producers.judge(log.partition, header)
+        except OutOfOrderSequence:
+            known = producers.get(header.producer_id)
+            assert known is not None
+            ahead = bool(known.batches) and header.base_sequence > known.batches[-1].last_sequence
+            if header.producer_epoch > known.epoch or (skipping and ahead):
+                return None
+            raise
+
     # What the coordinators write
 
     def append_transactional(
@@ -121,10 +178,10 @@ class Publisher:
         )
         self._append_own(log, batch, answer)
 
-    def _append_own(self, log: Log, batch: bytearray, answer: Answer) -> None:
+    def _append_own(self, log: Log, batch: bytearray, answer: Answer, append_ms: int = -1) -> None:
         if (group := self._gathering.pop(log, None)) is not None:
             self._append_gathered(log, group)
-        done = self._append(log, batch, parse_header(batch), -1)
+        done = self._append(log, batch, parse_header(batch), append_ms)
         self._undurable.setdefault(log, deque()).append((done.next_offset, done.base_offset, answer))
 
     # Whole batches
@@ -242,6 +299,16 @@ class Publisher:
         """The log is gone: nobody will hear that their records are durable."""
         for _, _, answer in self._undurable.pop(log, ()):
             answer(-1, error)
+
+
+def _checked_bytes(log: Log, records: Sequence[NewRecord]) -> int:
+    """How many bytes these take at most, if the topic takes them at all."""
+    size_bytes = sum(map(_size_of, records))
+    if size_bytes > log.config.max_message_bytes - HEADER_BYTES:
+        raise BatchTooLarge(batch_bytes=size_bytes, bytes_max=log.config.max_message_bytes)
+    if log.config.compacts and any(key is None for _, key, _, _ in records):
+        raise Malformed(what="record", reason=f"{log.partition.topic} is compacted, and needs a key")
+    return size_bytes
 
 
 def _size_of(record: NewRecord) -> int:

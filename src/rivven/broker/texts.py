@@ -36,6 +36,21 @@ CODES: dict[type[errors.RivvenError], str] = {
     errors.OffsetMetadataTooLarge: "OFFSET_METADATA_TOO_LARGE",
     errors.OutOfOrderSequence: "OUT_OF_ORDER_SEQUENCE",
     errors.InvalidProducerEpoch: "INVALID_PRODUCER_EPOCH",
+    errors.ProducerFenced: "PRODUCER_FENCED",
+    errors.ConcurrentTransactions: "CONCURRENT_TRANSACTIONS",
+    errors.InvalidTransactionState: "INVALID_TXN_STATE",
+    errors.InvalidProducerIdMapping: "INVALID_PRODUCER_ID_MAPPING",
+    errors.InvalidTransactionTimeout: "INVALID_TRANSACTION_TIMEOUT",
+    errors.TransactionNotFound: "INVALID_TXN_ID",
+    errors.TransactionAbortable: "TRANSACTION_ERROR: TransactionAbortable",
+    errors.PartitionNotInTransaction: "PARTITION_NOT_IN_TXN",
+    errors.TransactionTooLarge: "TRANSACTION_ERROR: TransactionTooLarge",
+    errors.TooManyTransactions: "TRANSACTION_ERROR: TooManyTransactions",
+    errors.InvalidTransactionRequest: "INVALID_REQUEST",
+    errors.OwnerNotFound: "UNKNOWN_OWNER",
+    errors.OwnerFenced: "OWNER_FENCED",
+    errors.AlreadyDecided: "ALREADY_DECIDED",
+    errors.DecisionRefused: "DECISION_REFUSED",
     errors.LimitReached: "LIMIT_REACHED",
     errors.NotYet: "UNSUPPORTED",
 }
@@ -48,3 +63,42 @@ def told(error: errors.RivvenError) -> tell.Error:
 
 def topic_not_found(name: str) -> tell.Error:
     return tell.Error(f"Topic not found: {name}")
+
+
+def told_of_numbers(error: errors.RivvenError, *, single: bool) -> tell.Error:
+    """What a producer that counts its records is told: it looks for the codes, and begins again."""
+    facts = error.facts
+    match error:
+        case errors.OutOfOrderSequence():
+            words = "expected sequence" if single else "expected"
+            return tell.Error(f"OUT_OF_ORDER_SEQUENCE: {words} {facts['due']}, got {facts['given']}")
+        case errors.InvalidProducerEpoch() | errors.ProducerFenced():
+            present, given = facts["present"], facts["given"]
+            if single:
+                words = f"producer has been fenced (current epoch: {present}, received: {given})"
+                return tell.Error(f"PRODUCER_FENCED: {words}")
+            return tell.Error(f"PRODUCER_FENCED: current epoch {present}, received {given}")
+        case errors.PartitionNotInTransaction():
+            topic, partition = facts["partition"]
+            return tell.Error(f"PARTITION_NOT_IN_TXN: {topic}:{partition} not added to transaction")
+        case _:
+            return told_of_transaction(error)
+
+
+def told_of_transaction(error: errors.RivvenError) -> tell.Error:
+    """What is told about a transaction as a whole."""
+    facts = error.facts
+    match error:
+        case errors.ProducerFenced():
+            return tell.Error(f"PRODUCER_FENCED: expected epoch {facts['present']}, got {facts['given']}")
+        case errors.TransactionNotFound():
+            return tell.Error(f"INVALID_TXN_ID: transaction '{facts['transaction']}' not found")
+        case errors.InvalidTransactionState():
+            words = f"transaction in {facts['status']}, expected Ongoing"
+            return tell.Error(f"INVALID_TXN_STATE: {words}: {facts['reason']}")
+        case _:
+            return told(error)
+
+
+def producer_unknown(producer_id: int) -> tell.Error:
+    return tell.Error(f"UNKNOWN_PRODUCER_ID: producer {producer_id} not initialized; send InitProducerId first")

@@ -17,7 +17,7 @@ from rivven.record import NewRecord
 
 from .admit import Admission
 from .partitioner import Partitioner
-from .publish import Admit, Answer, Publisher
+from .publish import Admit, Answer, NumberedAnswer, Numbers, Publisher
 from .session import Session
 from .topics import Topics
 
@@ -59,6 +59,32 @@ class Writing:
         """Records, in order, in the partition's batch of this turn; `answer` hears their first offset."""
         self._admission.charge(session, PRODUCE, sum(len(record[2] or b"") for record in records))
         self._publisher.gather(log, records, answer)
+
+    def log_for_numbered(
+        self, name: str, partition: int | None, key: bytes | None, numbers: Numbers, records: int = 1
+    ) -> Log:
+        """As `log_for`, but what was sent before under these numbers stays where it went then."""
+        if partition is None:
+            for number in range(self._topics.to_publish(name).partitions):
+                log = self._topics.log(name, number)
+                known = log.facts.producers.get(numbers.producer_id)
+                if known is not None and known.epoch == numbers.producer_epoch:
+                    if any(batch.base_sequence == numbers.base_sequence for batch in known.batches):
+                        return log
+        return self.log_for(name, partition, key, records)
+
+    def publish_numbered(
+        self,
+        session: Session,
+        log: Log,
+        records: Sequence[NewRecord],
+        numbers: Numbers,
+        answer: NumberedAnswer,
+        admit: Admit | None = None,
+    ) -> None:
+        """Records of a producer that counts them, once however often they come."""
+        self._admission.charge(session, PRODUCE, sum(len(record[2] or b"") for record in records))
+        self._publisher.append_numbered(log, records, numbers, answer, admit)
 
     def produce(
         self,

@@ -17,6 +17,8 @@ from matrix import Ledger
 PARTITIONS = 8
 REBALANCE_S = 30.0
 """As long as a member may take to join again."""
+UNREST_S = 15.0
+"""After a crash: longer than a member that left meanwhile is believed to be there."""
 
 
 def free_port() -> int:
@@ -40,7 +42,11 @@ def churn(home: Path, kind: str, consumers: int, seconds: float) -> Any:
             peer.ask("crash")
             daemon.kill()
             daemon.start()
-            time.sleep(seconds / 2)
+            unrest_s = min(seconds / 2, UNREST_S)
+            time.sleep(unrest_s)
+            if unrest_s == UNREST_S:
+                peer.ask("calm")
+            time.sleep(seconds / 2 - unrest_s)
             peer.ask("settle")
             until(lambda: peer.ask("state")["owners"], each_has_one_owner, REBALANCE_S, "no balance")
             until(lambda: peer.ask("state")["lost"], lambda count: count == 0, REBALANCE_S, "not all records")

@@ -1,11 +1,11 @@
 """Consumers that come and go at random while records are written, and an account that knows what they may see.
 
-A driver like the others, in a process of its own: start, crash, settle, state, stop.
+A driver like the others, in a process of its own: start, crash, calm, settle, state, stop.
 
 Rules of the account, for every record that a member is given:
 - it is not older than what was known to be committed when the member got the partition: what a rebalance allows;
 - it comes in the order of offsets, and no offset ever holds two values;
-- while the broker is up, no partition has two owners.
+- no partition has two owners, but between a crash of the broker and the calm after it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Account:
         self._owners: dict[int, set[str]] = defaultdict(set)
         self._position: dict[tuple[str, int], int] = {}
         self.forgiving = False
-        """Set round a crash of the broker: a member may not have heard yet that its partition went to another."""
+        """From a crash to the calm: a member may not have heard yet that its partition went to another."""
 
     def ack(self, partition: int, offset: int, value: str) -> None:
         with self._lock:
@@ -199,6 +199,10 @@ def crash() -> None:
     plays[0].account.forgiving = True
 
 
+def calm() -> None:
+    plays[0].account.forgiving = False
+
+
 def state() -> dict[str, Any]:
     account = plays[0].account
     return {
@@ -218,5 +222,12 @@ def stop() -> dict[str, Any]:
 
 if __name__ == "__main__":
     serve(
-        {"start": start, "crash": crash, "settle": lambda: plays[0].settle(), "state": state, "stop": stop},
+        {
+            "start": start,
+            "crash": crash,
+            "calm": calm,
+            "settle": lambda: plays[0].settle(),
+            "state": state,
+            "stop": stop,
+        }
     )
