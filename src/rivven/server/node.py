@@ -62,6 +62,7 @@ class Node:
         self._turn_wanted = False
         self._resting: dict[Connection, None] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_us = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._chores_wanted = asyncio.Event()
         self._chore_thread = ThreadPoolExecutor(1, thread_name_prefix="rivven-chores")
@@ -241,13 +242,18 @@ class Node:
                 self._loop.call_later(wait_s, connection.unmute)
 
     def _set_timer(self) -> None:
+        """See to it that there is a turn when one is due. A timer that rings too early does no harm, so it stays."""
+        due_us = self.broker.due_us()
+        if due_us is None or (self._timer is not None and self._timer_us <= due_us):
+            return
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
-        due_us = self.broker.due_us()
-        if due_us is not None:
-            wait_s = max(0.0, (due_us - self.now_us()) / 1e6)
-            self._timer = self._loop.call_later(wait_s, self.want_turn)
+        wait_s = max(0.0, (due_us - self.now_us()) / 1e6)
+        self._timer, self._timer_us = self._loop.call_later(wait_s, self._ring), due_us
+
+    def _ring(self) -> None:
+        self._timer = None
+        self.want_turn()
 
     def sent(self, replies: list[Reply]) -> None:
         """These have left: account for them."""
