@@ -22,7 +22,7 @@ from typing import Any
 
 from bench import load, peers
 
-PARTS = ("record", "commit", "log", "start", "produce", "small", "durable", "beside", "client")
+PARTS = ("record", "commit", "log", "start", "produce", "small", "durable", "beside", "client", "kafka")
 OUT = Path(__file__).parent / "out"
 Result = dict[str, Any]
 

@@ -2,8 +2,8 @@
 
 The broker runs beside it with the policy `none`. Single records go with equal settings: batches up to 1 MB, 5 ms of
 linger, no callbacks, and the clock stops when the last one is stored. confluent-kafka sends to rivvend, in Kafka's
-dialect, and to its own mock broker, which is the kinder of the two to it. Both clients read the same topic of rivvend;
-what is written to the mock broker is forgotten too soon to be read back.
+dialect, and to its own mock broker, which is the kinder of the two to it. Both clients read the same topic of
+rivvend; what is written to the mock broker is forgotten too soon to be read back.
 """
 
 from __future__ import annotations

@@ -14,8 +14,10 @@ from bench.peers import TOPIC
 BATCH_BYTES = 1_000_000
 LINGER_MS = 5
 QUEUE_RECORDS_MAX = 1_000_000
-HANDED_OVER = 10_000
-"""Records in one call, where a call takes several."""
+HANDED_OVER = 1000
+"""Records in one call that puts many."""
+TAKEN_MAX = 10_000
+"""Records that one call to read may bring."""
 PATIENCE_S = 60.0
 
 
@@ -58,6 +60,7 @@ def read(port: int, records: int, *, partitions: int) -> float:
             "bootstrap.servers": f"127.0.0.1:{port}",
             "group.id": "bench",  # it insists on one; there is no group
             "enable.auto.commit": False,
+            "auto.offset.reset": "error",
             "queued.min.messages": QUEUE_RECORDS_MAX,
             "log_level": 0,
         }
@@ -68,7 +71,7 @@ def read(port: int, records: int, *, partitions: int) -> float:
         consumer.assign([TopicPartition(TOPIC, number, 0) for number in range(partitions)])
         seen = 0
         while seen < records:
-            for message in consumer.consume(HANDED_OVER, timeout=1.0):
+            for message in consumer.consume(min(TAKEN_MAX, records - seen), timeout=1.0):
                 assert message.error() is None, message.error()
                 assert message.value() is not None
                 seen += 1

@@ -75,7 +75,7 @@ def test_keys_go_where_murmur2_says_and_keyless_ones_stick_together(world: World
         (ask.Publish("__consumer_offsets", 0, None, b"v"), "INVALID_TOPIC_NAME"),
         (ask.Publish("t", 0, None, b"v" * (2 << 20)), "MESSAGE_TOO_LARGE"),
         (ask.Publish("keyed", 0, None, b"v"), "INVALID_RECORD"),
-        (ask.InitProducerId(None), "UNSUPPORTED: InitProducerId"),
+        (ask.Authenticate("u", "pw", False), "UNSUPPORTED: Authenticate"),
     ],
 )
 def test_what_cannot_be_done_says_why(world: World, request_: ask.Request, text: str) -> None:
@@ -162,10 +162,10 @@ def test_a_fetch_names_what_it_cannot_read(world: World) -> None:
     assert beyond.error == 10
 
 
-def test_a_transaction_is_refused_as_long_as_there_are_none(world: World) -> None:
+def test_a_batch_beside_the_transaction_that_its_request_names_is_refused(world: World) -> None:
     world.ask(ask.CreateTopic("t", 1))
     request = ask.ProduceBatches(-1, 1, (ask.TopicBatches("t", (ask.PartitionBatches(0, GOOD),)),), "txn")
-    assert world.ask(request).message.startswith("UNSUPPORTED: ProduceBatches with a transactional id")
+    assert "not part of a transaction" in world.ask(request).topics[0].partitions[0].error_message
     assert world.ask(ask.GetOffsetBounds("t", 0)) == tell.OffsetBounds(0, 0)
 
 

@@ -24,8 +24,8 @@ from rivven.coordinator import (
     Decided,
     Ended,
     EndTxn,
-    InitProducer,
     Initialized,
+    InitProducer,
     Registered,
     RegisterOwner,
     Transactions,
@@ -36,12 +36,10 @@ from rivven.coordinator import (
     native_id,
 )
 from rivven.errors import (
-    AlreadyDecided,
     ConcurrentTransactions,
     DecisionRefused,
     DiskFull,
     InvalidTransactionState,
-    OwnerFenced,
     RivvenError,
 )
 from rivven.model import TopicPartition
@@ -63,12 +61,14 @@ class Sent:
 
 @dataclass(eq=False)
 class Client:
+    """Has one request under way, and is told in `next` what it might do."""
+
     alive: bool = True
     waiting: Sent | None = None
     number: int = 0
     keeps_order: bool = False
 
-    def hear(self, sent: Sent, result: object, world: World) -> None:
+    def hear(self, sent: Sent, result: object) -> None:
         raise NotImplementedError
 
 
@@ -97,7 +97,7 @@ class Instance(Client):
             world.may_commit.add(self.number)
         return Sent(self, EndTxn(*me, self.ending, self.version), number=self.number)
 
-    def hear(self, sent: Sent, result: object, world: World) -> None:
+    def hear(self, sent: Sent, result: object) -> None:
         match sent.request, result:
             case _, ConcurrentTransactions() | DiskFull():
                 pass
@@ -126,7 +126,7 @@ class Task(Client):
     begun: bool = False
     written: set[TopicPartition] = field(default_factory=set)
 
-    def next(self, world: World, what: str, partition: TopicPartition) -> Sent | None:
+    def next(self, _: World, what: str, partition: TopicPartition) -> Sent | None:
         label = f"attempt {self.number}"
         if not self.begun:
             registration = (OWNER, self.owner_epoch, self.sequence)
@@ -136,7 +136,7 @@ class Task(Client):
             return Sent(self, EndTxn(*me, False, 1, label), number=self.number)
         return Sent(self, AddPartitions(*me, (partition,), label), partition, self.number)
 
-    def hear(self, sent: Sent, result: object, world: World) -> None:
+    def hear(self, sent: Sent, result: object) -> None:
         match result:
             case Begun():
                 self.begun = True
@@ -157,7 +157,7 @@ class Driver(Client):
     sequence: int = 0
     tasks: list[Task] = field(default_factory=list)
 
-    def next(self, world: World, what: str, partition: TopicPartition) -> Sent | None:
+    def next(self, world: World, what: str, _: TopicPartition) -> Sent | None:
         if self.owner_epoch < 0:
             return Sent(self, RegisterOwner(OWNER))
         if what == "write":
@@ -170,7 +170,7 @@ class Driver(Client):
         committing = tuple((task.producer_id, 0) for task in chosen)
         return Sent(self, Decide(OWNER, self.owner_epoch, self.sequence, committing))
 
-    def hear(self, sent: Sent, result: object, world: World) -> None:
+    def hear(self, _: Sent, result: object) -> None:
         match result:
             case Registered():
                 self.owner_epoch, self.sequence = result.owner_epoch, result.decided + 1
@@ -195,7 +195,7 @@ class Partition:
         self.items.append((kind, producer_id, number))
 
     def verdicts(self) -> dict[int, set[str]]:
-        """What became of each transaction that wrote here: `commit`, `abort`, or `open`; one of them, it should be."""
+        """What became of each transaction that wrote here: `commit`, `abort`, or `open`, and never two of them."""
         found: dict[int, set[str]] = defaultdict(set)
         open_: dict[int, set[int]] = defaultdict(set)
         for kind, producer_id, number in self.items:
@@ -230,14 +230,13 @@ class World:
     replies: int = 0
     numbers: int = 0
     producer_ids: count[int] = field(default_factory=lambda: count(1))
-    config: TxnConfig = TxnConfig()
     txns: Transactions = field(init=False)
 
     def __post_init__(self) -> None:
         self.begin()
 
     def begin(self) -> None:
-        self.txns = Transactions(self.config, lambda: next(self.producer_ids))
+        self.txns = Transactions(TxnConfig(), lambda: next(self.producer_ids))
         for key, value in self.log:
             self.txns.replay(key, value)
         self.perform(self.txns.recall(self.now_ms))
@@ -310,7 +309,7 @@ class World:
             result = self.write_batch(sent)
         if client.waiting is sent and client.alive:
             client.waiting = None
-            client.hear(sent, result, self)
+            client.hear(sent, result)
 
     def promise(self, number: int, verdict: str) -> None:
         assert self.promised.setdefault(number, verdict) == verdict
@@ -421,6 +420,3 @@ class World:
                     assert (task.producer_id, 0) not in self.decided[task.sequence]  # type: ignore[operator]
             if "commit" in verdicts:
                 assert self.promised.get(number) != "abort", f"transaction {number} was told to be aborted"
-
-
-__all__ = ["PARTITIONS", "TIMEOUT_MS", "AlreadyDecided", "Driver", "Instance", "OwnerFenced", "World"]

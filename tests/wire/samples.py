@@ -133,7 +133,10 @@ OUR_REQUESTS: dict[str, Request] = {
         None,
     ),
     "GetMetrics": q.GetMetrics("rivven_"),
-    "Handshake/capabilities": q.Handshake(2, "rivven-client", 7),
+    "RegisterOwner": q.RegisterOwner("query"),
+    "BeginOwnedTransaction": q.BeginOwnedTransaction("x", 7, 0, 60_000, "query", 1, 300),
+    "Decide": q.Decide("query", 1, 300, (q.TxnProducer(7, 0), q.TxnProducer(8, 2))),
+    "Handshake/capabilities": q.Handshake(2, "rivven-client", 15),
 }
 
 OUR_RESPONSES: dict[str, Response] = {
@@ -157,7 +160,11 @@ OUR_RESPONSES: dict[str, Response] = {
         )
     ),
     "Metrics": r.Metrics("up 1\n"),
-    "HandshakeResult/capabilities": r.HandshakeResult(2, True, "OK", 7),
+    "OwnerRegistered": r.OwnerRegistered(1, 299),
+    "OwnerRegistered/first": r.OwnerRegistered(0, None),
+    "Decided": r.Decided(300, True, (q.TxnProducer(7, 0),), False),
+    "Decided/long ago": r.Decided(3, False, (), True),
+    "HandshakeResult/capabilities": r.HandshakeResult(2, True, "OK", 15),
 }
 
 PROTOBUF_REQUESTS: dict[str, Request] = {
@@ -166,6 +173,7 @@ PROTOBUF_REQUESTS: dict[str, Request] = {
     "Publish": q.Publish("t", 0, b"k", b"hello"),
     "Consume": q.Consume("t", 0, 300, 500, None, 5000),
     "ProduceBatches": OUR_REQUESTS["ProduceBatches/transactional"],
+    "Decide": OUR_REQUESTS["Decide"],
 }
 
 PROTOBUF_RESPONSES: dict[str, Response] = {
@@ -173,6 +181,7 @@ PROTOBUF_RESPONSES: dict[str, Response] = {
     "Error": r.Error("bad"),
     "CommittedOffset": r.CommittedOffset(None),
     "HandshakeResult": r.HandshakeResult(2, True, "OK"),
+    "Decided": OUR_RESPONSES["Decided"],
 }
 
 LONG = "n" * 257

@@ -75,8 +75,17 @@ def test_there_are_forty_requests_and_forty_two_responses_and_ours_come_after_th
         "FetchBatches",
         "PublishRecords",
         "GetMetrics",
+        "RegisterOwner",
+        "BeginOwnedTransaction",
+        "Decide",
     ]
-    assert [kind.__name__ for kind in responses.RESPONSES[42:]] == ["ProducedBatches", "FetchedBatches", "Metrics"]
+    assert [kind.__name__ for kind in responses.RESPONSES[42:]] == [
+        "ProducedBatches",
+        "FetchedBatches",
+        "Metrics",
+        "OwnerRegistered",
+        "Decided",
+    ]
 
 
 @pytest.mark.parametrize("name", samples.PROTOBUF_REQUESTS)

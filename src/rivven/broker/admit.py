@@ -79,6 +79,9 @@ def resolve(request: Request) -> list[Need]:
             | ask.AddOffsetsToTxn()
             | ask.CommitTransaction()
             | ask.AbortTransaction()
+            | ask.RegisterOwner()
+            | ask.BeginOwnedTransaction()
+            | ask.Decide()
         ):
             return [Need("cluster", CLUSTER, "idempotent_write")]
         case ask.AlterQuotas():

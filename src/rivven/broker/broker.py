@@ -118,17 +118,24 @@ class Broker:
         """End a round: write, commit, answer. Returns the sessions that have replies to send."""
         self.groups.tick()
         self.transactions.tick()
-        self._publisher.append_gathered()
-        moved = self.store.pump()
-        # Under a policy without syncs the offset has moved already, and no group will say so.
-        durable = {**dict.fromkeys(moved), **dict.fromkeys(self._publisher.waiting_logs())}
-        if durable:
-            self._publisher.answer_durable(durable)
-            self._waiting.wake(durable)
+        while self._write_and_answer():
+            pass  # an answer may have made a coordinator write something more, which wants to be on its way too
         self._waiting.expire(self.clock.now_us())
         self._reader.end_turn()
         touched, self._touched = self._touched, {}
         return list(touched)
+
+    def _write_and_answer(self) -> bool:
+        """Hand what is written to the disk, and answer whom it concerns. Whether anybody was answered."""
+        self._publisher.append_gathered()
+        moved = self.store.pump()
+        # Under a policy without syncs the offset has moved already, and no group will say so.
+        durable = {**dict.fromkeys(moved), **dict.fromkeys(self._publisher.waiting_logs())}
+        if not durable:
+            return False
+        answered = self._publisher.answer_durable(durable)
+        self._waiting.wake(durable)
+        return answered
 
     def end_waiting(self) -> None:
         """The node is about to stop: answer whoever waits for records with what there is, now and from now on."""

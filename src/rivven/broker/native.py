@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rivven.errors import NotYet, OffsetOutOfRange, RivvenError, TopicExists, UnknownPartition, UnknownTopic
+from rivven.model import TopicPartition
 from rivven.record import Record
 from rivven.wire import Request, Response, fitting, greet
 from rivven.wire import requests as ask
@@ -18,6 +19,7 @@ from rivven.wire import responses as tell
 
 from .admit import Limit
 from .native_groups import NativeGroups
+from .native_transactions import NativeTransactions
 from .reading import Fetched, Wanted
 from .session import Reply
 from .texts import told, topic_not_found
@@ -36,6 +38,7 @@ PARTITIONS_MAX = 1000
 class Native:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._transactions = NativeTransactions(broker)
         self._handlers: dict[type[Request], Callable[[Any, Reply], Response | None]] = {
             ask.Publish: self._publish,
             ask.PublishBatch: self._publish_batch,
@@ -59,6 +62,7 @@ class Native:
             ask.Ping: self._ping,
             ask.Handshake: self._handshake,
             **NativeGroups(broker).handlers(),
+            **self._transactions.handlers(),
         }
 
     def handle(self, request: Request, reply: Reply) -> None:
@@ -129,8 +133,6 @@ class Native:
         return None
 
     def _produce_batches(self, request: ask.ProduceBatches, reply: Reply) -> None:
-        if request.transactional_id is not None:
-            raise NotYet(request="ProduceBatches with a transactional id")
         outcomes: list[tuple[str, list[tell.PartitionProduced | None]]] = []
         left = 1  # one for ourselves, so that an answer on the spot does not end it early
 
@@ -152,7 +154,11 @@ class Native:
                 assert not isinstance(part.batches, tuple), "only what is sent comes in pieces"
                 answer = _noting(parts, place, part.partition, settle)
                 batches = memoryview(part.batches)
-                self._broker.writing.produce(reply.session, entry.topic, part.partition, batches, answer)
+                where = TopicPartition(entry.topic, part.partition)
+                if request.transactional_id is None:
+                    self._broker.writing.produce(reply.session, *where, batches, answer)
+                else:
+                    self._transactions.produce(request.transactional_id, reply.session, where, batches, answer)
         settle()
 
     # Reading

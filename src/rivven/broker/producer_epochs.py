@@ -11,6 +11,7 @@ from rivven.coordinator import EPOCH_LAST, native_id
 from rivven.errors import ProducerFenced, TransactionNotFound
 from rivven.limits import PRODUCERS_PER_PARTITION_MAX
 from rivven.log import Store
+from rivven.model import NO_EPOCH
 
 from .producer_ids import ProducerIds
 from .transactions import TransactionKeeper
@@ -29,43 +30,40 @@ class ProducerEpochs:
     def init(self, producer_id: int | None) -> tuple[int, int]:
         """The next life of a producer, or the first one of a new producer: its id and epoch."""
         if producer_id is None:
-            return self._first(self._unused())
-        known = self._of(producer_id)
-        if known is None:
-            return self._first(producer_id)
+            return self._remember(self._unused(), 0)
+        # An operator may have fenced it since it was seen.
+        known = max((self._known(producer_id), *self._in_transaction(producer_id)))
         if known >= EPOCH_LAST:
-            return self._first(self._unused())
+            return self._remember(self._unused(), 0)
         return self._remember(producer_id, known + 1)
 
     def check(self, producer_id: int, epoch: int) -> bool:
         """Whether a producer is known; raises if a later life of it is. A higher epoch than the known one counts."""
-        known = self._of(producer_id)
-        if known is None:
+        known = self._known(producer_id)
+        if known == NO_EPOCH:
             return False
         if epoch < known:
             raise ProducerFenced(transaction=native_id(producer_id), present=known, given=epoch)
         self._remember(producer_id, epoch)
         return True
 
-    def _of(self, producer_id: int) -> int | None:
-        """Its epoch; None for a producer that nobody can have heard of."""
+    def _known(self, producer_id: int) -> int:
+        """Its epoch; `NO_EPOCH` for a producer that nobody can have heard of."""
         if (seen := self._seen.get(producer_id)) is not None:
             return seen
-        found = [
-            row.epoch
-            for log in self._store.logs
-            if (row := log.facts.producers.get(producer_id)) is not None
-        ]
-        try:
-            found.append(self._transactions.describe(native_id(producer_id)).producer_epoch)
-        except TransactionNotFound:
-            pass
-        if self._ids.may_have_given(producer_id):
-            found.append(0)
-        return max(found, default=None)
+        given = 0 if self._ids.may_have_given(producer_id) else NO_EPOCH
+        return max((given, *self._written(producer_id)))
 
-    def _first(self, producer_id: int) -> tuple[int, int]:
-        return self._remember(producer_id, 0)
+    def _written(self, producer_id: int) -> list[int]:
+        """Each epoch that is on record for a producer."""
+        rows = [log.facts.producers.get(producer_id) for log in self._store.logs]
+        return [row.epoch for row in rows if row is not None] + self._in_transaction(producer_id)
+
+    def _in_transaction(self, producer_id: int) -> list[int]:
+        try:
+            return [self._transactions.describe(native_id(producer_id)).producer_epoch]
+        except TransactionNotFound:
+            return []
 
     def _remember(self, producer_id: int, epoch: int) -> tuple[int, int]:
         self._seen.pop(producer_id, None)
@@ -76,7 +74,6 @@ class ProducerEpochs:
 
     def _unused(self) -> int:
         """Producers may bring ids that nobody gave them; and older clients take 0 for none."""
-        while True:
-            producer_id = self._ids.next()
-            if producer_id != 0 and self._brought(producer_id) is False:
-                return producer_id
+        while (producer_id := self._ids.next()) == 0 or producer_id in self._seen or self._written(producer_id):
+            continue
+        return producer_id

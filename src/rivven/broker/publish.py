@@ -280,8 +280,9 @@ class Publisher:
         self._stats.batches_in += 1
         return done
 
-    def answer_durable(self, logs: Iterable[Log]) -> None:
-        """These logs' durable offsets have moved."""
+    def answer_durable(self, logs: Iterable[Log]) -> bool:
+        """These logs' durable offsets have moved. Whether anybody waited for it."""
+        answered = False
         for log in logs:
             waiting = self._undurable.get(log)
             if waiting is None:
@@ -289,8 +290,10 @@ class Publisher:
             while waiting and waiting[0][0] <= log.durable:
                 _, first, answer = waiting.popleft()
                 answer(first, None)
+                answered = True
             if not waiting:
-                del self._undurable[log]
+                self._undurable.pop(log, None)
+        return answered
 
     def waiting_logs(self) -> list[Log]:
         return list(self._undurable)

@@ -67,10 +67,8 @@ class Writing:
         if partition is None:
             for number in range(self._topics.to_publish(name).partitions):
                 log = self._topics.log(name, number)
-                known = log.facts.producers.get(numbers.producer_id)
-                if known is not None and known.epoch == numbers.producer_epoch:
-                    if any(batch.base_sequence == numbers.base_sequence for batch in known.batches):
-                        return log
+                if _has(log, numbers):
+                    return log
         return self.log_for(name, partition, key, records)
 
     def publish_numbered(
@@ -109,3 +107,11 @@ class Writing:
             append_ms = self._publisher.append_batches(log, batches, settled, admit)
         except RivvenError as error:
             settled(-1, error)
+
+
+def _has(log: Log, numbers: Numbers) -> bool:
+    """Whether the partition remembers a batch that begins with these numbers."""
+    known = log.facts.producers.get(numbers.producer_id)
+    if known is None or known.epoch != numbers.producer_epoch:
+        return False
+    return any(batch.base_sequence == numbers.base_sequence for batch in known.batches)

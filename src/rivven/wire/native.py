@@ -46,9 +46,11 @@ class Capability(IntFlag):
     """`PublishRecords`"""
     METRICS = 4
     """`GetMetrics`"""
+    DECISIONS = 8
+    """`RegisterOwner`, `BeginOwnedTransaction` and `Decide`"""
 
 
-CAPABILITIES = Capability.BATCHES | Capability.RECORDS | Capability.METRICS
+CAPABILITIES = Capability.BATCHES | Capability.RECORDS | Capability.METRICS | Capability.DECISIONS
 
 M = TypeVar("M", bound=Message)
 

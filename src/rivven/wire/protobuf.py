@@ -66,6 +66,8 @@ ANSWERS: dict[str, type[Response]] = {
     "fetched_batches": responses.FetchedBatches,
     "published_records": responses.PublishedBatch,
     "metrics": responses.Metrics,
+    "owner_registered": responses.OwnerRegistered,
+    "decided": responses.Decided,
 }
 
 

@@ -373,7 +373,7 @@ class TopicBatches(Message, frozen=True):
 
 class ProduceBatches(Request, frozen=True):
     """`acks` -1 waits for all in-sync replicas, 1 for the leader; 0 is answered too, before anything is certain.
-    `transactional_id` is whose transaction the batches belong to, where they belong to one."""
+    `transactional_id` is the `txn_id` of the transaction that the batches belong to, where they belong to one."""
 
     acks: I16
     timeout_ms: U32
@@ -434,6 +434,40 @@ class GetMetrics(Request, frozen=True):
     prefix: Name = ""
 
 
+class RegisterOwner(Request, frozen=True):
+    """Become the one who decides for this owner; earlier registrations are fenced, what they left open aborts."""
+
+    owner: Name
+
+
+class BeginOwnedTransaction(Request, frozen=True):
+    """`BeginTransaction` for an owner that will decide under `sequence`; answered alike."""
+
+    txn_id: Name
+    producer_id: U64
+    producer_epoch: U16
+    timeout_ms: U64 | None
+    owner: Name
+    owner_epoch: U64
+    sequence: U64
+
+
+class TxnProducer(Message, frozen=True):
+    """Whose transaction: a producer has one at most."""
+
+    producer_id: U64
+    producer_epoch: U16
+
+
+class Decide(Request, frozen=True):
+    """Of all transactions begun under the owner and the sequence, these commit and all others abort."""
+
+    owner: Name
+    owner_epoch: U64
+    sequence: U64
+    committing: Annotated[tuple[TxnProducer, ...], AtMost(LIST_MAX)]
+
+
 REQUESTS: tuple[type[Request], ...] = (
     *(Authenticate, SaslAuthenticate, ScramClientFirst, ScramClientFinal, Publish, Consume, CreateTopic),
     *(ListTopics, DeleteTopic, CommitOffset, GetOffset, GetMetadata, GetClusterMetadata, Ping),
@@ -443,5 +477,6 @@ REQUESTS: tuple[type[Request], ...] = (
     *(DeleteRecords, DescribeTopicConfigs, Handshake, JoinGroup, SyncGroup, Heartbeat, LeaveGroup),
     *(PublishBatch, IdempotentPublishBatch),
     *(ProduceBatches, FetchBatches, PublishRecords, GetMetrics),
+    *(RegisterOwner, BeginOwnedTransaction, Decide),
 )
 """In the order of their numbers on the wire."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Annotated
 
 from .bounds import HEADERS_MAX, LIST_MAX, MESSAGES_MAX, NESTED_MAX
-from .requests import TopicAssignment
+from .requests import TopicAssignment, TxnProducer
 from .schema import I32, I64, U16, U32, U64, AtMost, Batches, Capabilities, Message, Name, Names
 
 
@@ -377,6 +377,23 @@ class Metrics(Response, frozen=True):
     text: str
 
 
+class OwnerRegistered(Response, frozen=True):
+    """`decided` is the last sequence that was decided, where one was."""
+
+    owner_epoch: U64
+    decided: U64 | None
+
+
+class Decided(Response, frozen=True):
+    """What was committed under the sequence, now or when it was decided; not `known` if that is too long ago.
+    `repeated` says that it had been decided before, and that nothing has changed."""
+
+    sequence: U64
+    known: bool
+    committed: Annotated[tuple[TxnProducer, ...], AtMost(LIST_MAX)]
+    repeated: bool
+
+
 RESPONSES: tuple[type[Response], ...] = (
     *(Authenticated, ScramServerFirst, ScramServerFinal, Published, Messages, TopicCreated, Topics),
     *(TopicDeleted, OffsetCommitted, CommittedOffset, Metadata, ClusterMetadata, Pong, OffsetBounds, Groups),
@@ -387,5 +404,6 @@ RESPONSES: tuple[type[Response], ...] = (
     *(JoinGroupResult, SyncGroupResult, HeartbeatResult, LeaveGroupResult),
     *(PublishedBatch, IdempotentPublishedBatch),
     *(ProducedBatches, FetchedBatches, Metrics),
+    *(OwnerRegistered, Decided),
 )
 """In the order of their numbers on the wire."""

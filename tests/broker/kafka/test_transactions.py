@@ -11,7 +11,7 @@ from simulated import World
 from rivven.broker.kafka import Kafka
 from rivven.record import decode, encode, walk
 from rivven.wire import requests as native
-from rivven.wire.kafka import Error
+from rivven.wire.kafka import Error, decode_request, encode_request
 from rivven.wire.kafka.made import add_partitions_to_txn as add
 from rivven.wire.kafka.made import (
     describe_producers,
@@ -290,3 +290,19 @@ def test_an_operator_ends_only_what_nobody_else_would(world):
     (result,) = producer.client.ask(asked).markers
     assert result.topics[0].partitions[0].error_code == 0
     assert world.broker.transactions.hanging() == []
+
+
+def test_nothing_waits_for_a_turn_that_nobody_asks_for(world):
+    """Whatever a verdict makes the coordinator write is on its way to the disk when the turn ends."""
+    producer = Producer(world)
+    producer.send(b"a")
+    kafka, reply = Kafka(world.broker), world.session.expect(1, None)
+    frame = b"".join(encode_request(EndTxnRequest("x", producer.id, producer.epoch, True), 5, 1, None))
+    kafka.handle(decode_request(frame[4:]), reply)
+    world.broker.turn()
+    for _ in range(20):
+        if reply.response is not None:
+            return
+        assert world.disk.step(), "nothing is on its way to the disk, and nobody is answered"
+        world.broker.turn()
+    raise AssertionError("it takes too long")

@@ -1,0 +1,190 @@
+"""What do Kafka's clients get from us? Records in and out by librdkafka, metadata of many partitions, large groups.
+
+confluent-kafka sends to rivvend with the policy `none` and to librdkafka's own mock broker, which writes nothing and
+checks nothing: four partitions, 1,000 records a call, until the last one is stored. It reads the few megabytes that
+the mock broker keeps from both, and from rivvend all that was sent. Client and broker share the machine, and the
+client is the busier of the two, so what a record costs the broker stands beside the rates.
+
+The mock broker gives a topic four partitions and knows no large groups, so the other two questions are ours alone.
+Groups are measured under `every_write`, as installed, but without the pause in which the first member waits for
+company.
+"""
+
+from __future__ import annotations
+
+import socket
+import statistics
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from bench import confluent, load, members
+from bench.contest import Result, latencies, left_out, median
+from bench.load import Framing, Plan, Script, Shape
+from bench.peers import START_S, TOPIC, MockBroker, Peer, Rivvend, cpu_seconds, running
+from rivven.wire import Splitter
+from rivven.wire.kafka import decode_response, encode_request
+from rivven.wire.kafka.made.metadata import API_KEY as METADATA
+from rivven.wire.kafka.made.metadata import MetadataRequest, MetadataRequestTopic
+
+PARTITIONS = 4
+VALUE_BYTES = {"100 B": 100, "1 KB": 1000}
+SENT_BYTES = 200_000_000
+KEPT_BYTES = 14_000_000
+"""The mock broker keeps 5 MB of a partition."""
+PUT_TARGET = 0.9
+METADATA_VERSION = 12
+MANY_PARTITIONS = 1000
+GROUP_MEMBERS = 500
+TAIL_BYTES = 16
+
+
+class Rate(NamedTuple):
+    records_per_s: float
+    peer_cpu_us: float
+    """What a record cost the broker."""
+
+
+def run(*, quick: bool = False) -> list[Result]:
+    results: list[Result] = []
+    for shown, value_bytes in VALUE_BYTES.items():
+        results += records(shown, value_bytes, rounds=3 if quick else 9, share=0.3 if quick else 1.0)
+    return [*results, *many(rounds=3 if quick else 9, seconds=1.0 if quick else 2.0)]
+
+
+# Records, by confluent-kafka
+
+
+def records(shown: str, value_bytes: int, *, rounds: int, share: float) -> list[Result]:
+    """With brokers of its own, since the mock broker's topic cannot be emptied."""
+    kept, sent = whole_calls(KEPT_BYTES, value_bytes), whole_calls(SENT_BYTES * share, value_bytes)
+    value = bytes(value_bytes)
+    with running(Rivvend, MockBroker) as (peers, missing):
+        if missing:
+            return left_out(f"Kafka produce and consume {shown}", missing)
+        ours, mock = peers
+        for peer in peers:
+            peer.reset(PARTITIONS)
+            put(peer, value, kept)
+        read_kept = take_turns(peers, partial(read, records=kept), rounds=rounds)
+        put_sent = take_turns(peers, partial(put_afresh, value=value, records=sent), rounds=rounds)
+        read_sent = [read(ours, sent) for _ in range(rounds)]
+    megabytes = round(kept * value_bytes / 1e6)
+    return [
+        beside(f"confluent-kafka puts {shown}", put_sent[ours.name], put_sent[mock.name], PUT_TARGET),
+        beside(f"confluent-kafka reads {megabytes} MB of {shown}", read_kept[ours.name], read_kept[mock.name], None),
+        figure(f"confluent-kafka reads all of {shown} from rivvend", read_sent),
+    ]
+
+
+def whole_calls(sent_bytes: float, value_bytes: int) -> int:
+    """As many records as make these bytes, in whole calls to every partition."""
+    step = confluent.HANDED_OVER * PARTITIONS
+    return max(1, int(sent_bytes) // value_bytes // step) * step
+
+
+def take_turns(peers: list[Peer], way: Callable[[Peer], Rate], *, rounds: int) -> dict[str, list[Rate]]:
+    seen: dict[str, list[Rate]] = {peer.name: [] for peer in peers}
+    order = list(peers)
+    for _ in range(rounds):
+        for peer in order:
+            seen[peer.name].append(way(peer))
+        order.reverse()
+    return seen
+
+
+def put_afresh(peer: Peer, *, value: bytes, records: int) -> Rate:
+    peer.reset(PARTITIONS)
+    return put(peer, value, records)
+
+
+def put(peer: Peer, value: bytes, records: int) -> Rate:
+    return costed(peer, records, lambda: confluent.put_many(peer.port, value, records, partitions=PARTITIONS))
+
+
+def read(peer: Peer, records: int) -> Rate:
+    return costed(peer, records, lambda: confluent.read(peer.port, records, partitions=PARTITIONS))
+
+
+def costed(peer: Peer, records: int, act: Callable[[], float]) -> Rate:
+    begun_s = cpu_seconds(peer.pid)
+    rate = act()
+    return Rate(rate, (cpu_seconds(peer.pid) - begun_s) / records * 1e6)
+
+
+def figure(bench: str, rates: list[Rate]) -> Result:
+    return {
+        "bench": bench,
+        "unit": "records/s",
+        "value": round(statistics.median(rate.records_per_s for rate in rates)),
+        "peer_cpu_us": round(statistics.median(rate.peer_cpu_us for rate in rates), 3),
+    }
+
+
+def beside(bench: str, ours: list[Rate], others: list[Rate], target: float | None) -> Result:
+    one, other = figure(f"{bench}, over librdkafka's mock broker", ours), figure("", others)
+    ratio = one["value"] / other["value"]
+    result = {**one, "against": other["value"], "ratio": round(ratio, 2), "against_peer_cpu_us": other["peer_cpu_us"]}
+    return result if target is None else {**result, "target": target, "met": ratio >= target}
+
+
+# Many partitions, and many members
+
+
+def many(*, rounds: int, seconds: float) -> list[Result]:
+    at_once = ("--group-initial-rebalance-delay-ms", "0")
+    with running(lambda home: Rivvend(home, *at_once, policy="every_write")) as ((peer,), _):
+        peer.reset(MANY_PARTITIONS)
+        plan = metadata_plan(peer)
+        asked = [
+            load.run(peer, plan, Shape(connections=1, seconds=seconds, warmup_s=0.2)) for _ in range(min(rounds, 5))
+        ]
+        begun_s = cpu_seconds(peer.pid)
+        seen = [rebalances(peer, f"bench-{number}") for number in range(rounds)]
+        cpu_s = (cpu_seconds(peer.pid) - begun_s) / (2 * rounds)
+    metadata = {
+        "bench": f"Kafka metadata of {MANY_PARTITIONS:,} partitions, one request in flight",
+        "unit": "requests/s",
+        "value": round(median(asked, "frames_per_s")),
+        **latencies(asked),
+        **load.doubts(*asked),
+    }
+    group = f"a Kafka group of {GROUP_MEMBERS} members shares {MANY_PARTITIONS:,} partitions"
+    return [
+        metadata,
+        {**spent(group, [each.first_s for each in seen]), "peer_cpu_s": round(cpu_s, 2)},
+        spent(f"{group} anew, one having left", [each.second_s for each in seen]),
+    ]
+
+
+def metadata_plan(peer: Peer) -> Plan:
+    """The question, and how the right answer ends, which is the same every time."""
+    question = MetadataRequest([MetadataRequestTopic(name=TOPIC)], allow_auto_topic_creation=False)
+    frame = b"".join(encode_request(question, METADATA_VERSION, 0, "bench"))
+    body = answer_to(peer, frame)
+    (topic,) = decode_response(body, METADATA, METADATA_VERSION)[1].topics
+    assert len(topic.partitions) == MANY_PARTITIONS, topic
+    return Plan(Framing.LENGTH, (Script((frame,)),), expect_at=len(body) - TAIL_BYTES, expect=body[-TAIL_BYTES:])
+
+
+def answer_to(peer: Peer, frame: bytes) -> bytes:
+    with socket.create_connection(("127.0.0.1", peer.port), timeout=START_S) as link:
+        link.sendall(frame)
+        splitter = Splitter()
+        while data := link.recv(65_536):
+            for body in splitter.feed(data):
+                return bytes(body)
+    raise RuntimeError("rivvend closed the connection")
+
+
+def rebalances(peer: Peer, group: str) -> members.Rebalances:
+    return members.measure(peer.port, group, TOPIC, partitions=MANY_PARTITIONS, members=GROUP_MEMBERS)
+
+
+def spent(bench: str, values_s: list[float]) -> Result:
+    return {
+        "bench": bench,
+        "unit": "s",
+        "value": round(statistics.median(values_s), 2),
+        "best": round(min(values_s), 2),
+    }
