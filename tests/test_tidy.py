@@ -164,7 +164,7 @@ def outside_the_law(item: Import) -> str | None:
 
 
 SIDE_DOORS = {"wire/kafka": "", "wire/kafka/made": "*", "broker/kafka": ""}
-"""Packages inside a package with a front door of their own; `*` where each of its files is one, as in what is made."""
+"""Packages inside a package with a front door of their own; `*` where each of its files is one."""
 
 
 def by_a_side_door(item: Import) -> bool:

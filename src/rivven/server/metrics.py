@@ -248,7 +248,6 @@ class NodeCollector:
         if ends:
             yield _gauge("rivven_core_partition_offset", "The next offset of a partition", ends)
 
-
     def _groups(self) -> Iterator[Metric]:
         keeper = self._node.broker.groups
         listed = keeper.list()

@@ -191,8 +191,8 @@ def test_any_other_refusal_has_no_answer(body):
 
 
 def test_what_is_not_served_can_be_read_by_whoever_asks_for_it():
-    assert decode_request(bytes.fromhex("001a 0000 00000005 ffff 0001 74 0000000000000001 0002 01"), apis=APIS)
-    assert 26 not in SERVED
+    assert decode_request(bytes.fromhex("0011 0000 00000005 ffff 0005 504c41494e"), apis=APIS)
+    assert 17 not in SERVED
 
 
 def test_a_string_that_is_no_utf8_is_malformed():

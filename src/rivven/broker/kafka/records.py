@@ -18,6 +18,7 @@ from rivven.errors import (
     PartitionNotInTransaction,
     ProducerFenced,
     RivvenError,
+    TransactionAbortable,
     UnknownTopic,
 )
 from rivven.log import Log, Topic
@@ -249,7 +250,7 @@ class _Producing:
         text: str | None = None
         records: list[produce.BatchIndexAndErrorMessage] = []
         if produced.error is not None:
-            code, text, records = _refusal(produced.error)
+            code, text, records = _refusal(produced.error, self._asked.version)
         outcomes[place] = produce.PartitionProduceResponse(
             partition, code, produced.base_offset, produced.append_ms, produced.start, records, text
         )
@@ -296,12 +297,14 @@ def overloaded(request: produce.ProduceRequest) -> object:
     )
 
 
-def _refusal(error: RivvenError) -> tuple[Error, str, list[produce.BatchIndexAndErrorMessage]]:
+def _refusal(error: RivvenError, version: int) -> tuple[Error, str, list[produce.BatchIndexAndErrorMessage]]:
     if isinstance(error, Malformed) and error.facts.get("what") == "record":
         text = str(error)
         return Error.INVALID_RECORD, text, [produce.BatchIndexAndErrorMessage(0, text)]
     if isinstance(error, ProducerFenced):
         return Error.INVALID_PRODUCER_EPOCH, str(error), []  # on the way of records they know this one alone
+    if isinstance(error, TransactionAbortable) and version < IMPLICIT_FROM:
+        return Error.INVALID_TXN_STATE, str(error), []  # older clients do not know that they may abort and go on
     return code_of(error), str(error), []
 
 

@@ -196,6 +196,8 @@ CODES: dict[type[RivvenError], Error] = {
     errors.InvalidTransactionTimeout: Error.INVALID_TRANSACTION_TIMEOUT,
     errors.TransactionNotFound: Error.TRANSACTIONAL_ID_NOT_FOUND,
     errors.TransactionAbortable: Error.TRANSACTION_ABORTABLE,
+    errors.PartitionNotInTransaction: Error.TRANSACTION_ABORTABLE,
+    errors.TransactionTooLarge: Error.TRANSACTION_ABORTABLE,
     errors.TooManyTransactions: Error.CONCURRENT_TRANSACTIONS,  # the code on which producers wait and try again
     errors.InvalidTransactionRequest: Error.INVALID_REQUEST,
     errors.OwnerNotFound: Error.RESOURCE_NOT_FOUND,
