@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
-from txn_world import PARTITIONS, TIMEOUT_MS, Driver, Instance, World
+from txn_world import PARTITIONS, TIMEOUT_MS, Driver, Instance, World, play
 
 WHICH = st.integers(0, 9)
 WHAT = st.sampled_from(["write", "write", "write", "commit", "commit", "abort"])
@@ -94,12 +96,16 @@ class Play(RuleBasedStateMachine):
         self.world.check()
 
     def teardown(self):
-        self.world.settle()
-        self.world.check()
-        before = (self.world.txns.list(), self.world.txns.owners())
-        self.world.crash(0)
-        assert (self.world.txns.list(), self.world.txns.owners()) == before
-        assert (self.world.writes, self.world.marking) == ([], [])
+        check_the_end(self.world)
+
+
+def check_the_end(world: World) -> None:
+    world.settle()
+    world.check()
+    before = (world.txns.list(), world.txns.owners())
+    world.crash(0)
+    assert (world.txns.list(), world.txns.owners()) == before, "the log tells something else"
+    assert (world.writes, world.marking) == ([], []), "there was something left to do"
 
 
 class ProducerPlay(Play):
@@ -126,13 +132,30 @@ class OwnerPlay(Play):
         self.world.act(drivers[-1 - which % len(drivers)], what, where)
 
 
-ProducerPlay.TestCase.settings = settings(max_examples=60, stateful_step_count=60)
-OwnerPlay.TestCase.settings = settings(max_examples=60, stateful_step_count=60)
+ProducerPlay.TestCase.settings = settings(max_examples=30, stateful_step_count=50)
+OwnerPlay.TestCase.settings = settings(max_examples=30, stateful_step_count=50)
 TestProducerPlay = ProducerPlay.TestCase
 TestOwnerPlay = OwnerPlay.TestCase
 
 
+@pytest.mark.parametrize("owners", [False, True])
+@pytest.mark.parametrize("seed", range(30))
+def test_chance_finds_nothing(seed, owners):
+    """The same, longer and thicker than hypothesis makes it."""
+    check_the_end(play(Random(seed), 1_000, owners=owners))
+
+
 @pytest.mark.soak
-@pytest.mark.parametrize("play", [ProducerPlay, OwnerPlay])
-def test_the_same_for_a_long_time(play):
-    run_state_machine_as_test(play, settings=settings(max_examples=2_000, stateful_step_count=120))
+@pytest.mark.parametrize("owners", [False, True])
+def test_chance_finds_nothing_for_a_long_time(owners):
+    for seed in range(1_000, 4_000):
+        try:
+            check_the_end(play(Random(seed), 1_500, owners=owners))
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}") from error
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("machine", [ProducerPlay, OwnerPlay])
+def test_the_same_for_a_long_time(machine):
+    run_state_machine_as_test(machine, settings=settings(max_examples=1_000, stateful_step_count=120))

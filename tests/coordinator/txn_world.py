@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import count
+from random import Random
 
 from rivven.coordinator import (
     AbortTxn,
@@ -420,3 +421,72 @@ class World:
                     assert (task.producer_id, 0) not in self.decided[task.sequence]  # type: ignore[operator]
             if "commit" in verdicts:
                 assert self.promised.get(number) != "abort", f"transaction {number} was told to be aborted"
+
+
+MOVES = {
+    "act": 30,
+    "deliver": 25,
+    "write": 30,
+    "mark": 30,
+    "give up": 6,
+    "repeat": 6,
+    "lose": 1,
+    "fail write": 2,
+    "fail markers": 1,
+    "moment": 4,
+    "long while": 1,
+    "crash": 1,
+    "die": 1,
+    "come": 3,
+    "operator": 1,
+}
+CLIENTS_MAX = 6
+
+
+def play(rng: Random, steps: int, *, owners: bool) -> World:
+    """Let chance have its way for so many steps; what must hold is looked at on the way."""
+    world = World()
+    moves, weights = list(MOVES), list(MOVES.values())
+    for step in range(steps):
+        _move(world, rng, rng.choices(moves, weights)[0], owners=owners)
+        if step % 25 == 0:
+            world.check()
+    world.check()
+    return world
+
+
+def _move(world: World, rng: Random, move: str, *, owners: bool) -> None:
+    alive = [client for client in world.clients if client.alive]
+    match move:
+        case "act" if alive:
+            what = rng.choice(["write", "write", "write", "commit", "commit", "abort"])
+            world.act(rng.choice(alive), what, rng.choice(PARTITIONS))
+        case "deliver" | "repeat" if world.network:
+            world.deliver(rng.randrange(len(world.network)), keep=move == "repeat")
+        case "write" if world.writes:
+            world.write(rng.randrange(len(world.writes)))
+        case "mark" if world.marking:
+            world.write_marker(rng.randrange(len(world.marking)))
+        case "give up" if alive:
+            world.give_up_waiting(rng.choice(alive))
+        case "lose" if world.network:
+            world.lose(rng.randrange(len(world.network)))
+        case "fail write" if world.writes:
+            world.fail_write(rng.randrange(len(world.writes)))
+        case "fail markers" if world.marking:
+            world.fail_markers(rng.randrange(len(world.marking)))
+        case "moment":
+            world.pass_time(rng.randrange(200))
+        case "long while":
+            world.pass_time(rng.randrange(TIMEOUT_MS))
+        case "crash":
+            world.crash(rng.randrange(4))
+        case "die" if alive:
+            rng.choice(alive).alive = False
+        case "come" if len(alive) < CLIENTS_MAX and owners:
+            world.clients.append(Driver())
+        case "come" if len(alive) < CLIENTS_MAX:
+            version = rng.choice([1, 2, 2])
+            world.clients.append(Instance(name=rng.choice("xy"), version=version, keeps_order=version == 1))
+        case "operator" if not owners:
+            world.abort_by_operator(rng.choice("xy"))

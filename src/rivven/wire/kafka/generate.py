@@ -549,7 +549,9 @@ class Writing(Code):
         self.length(f"len({name} or ())" if nullable else f"len({name})", name if nullable else None, "i")
         if one.kind in FIXED and one.kind != "uuid":
             with self.block(f"if {name}:"):
-                self.say(f'{self._out} += pack(f">{{len({name})}}{FIXED[one.kind]}", *{name})')
+                many = f'pack(f">{{len({name})}}{FIXED[one.kind]}", *{name})'
+                # Most lists of numbers are those of a partition's replicas, and one node has one.
+                self.say(f'{self._out} += pack(">{FIXED[one.kind]}", {name}[0]) if len({name}) == 1 else {many}')
             return
         with self.block(f"for {entry} in {name} or ():" if nullable else f"for {entry} in {name}:"):
             if one.shape:
