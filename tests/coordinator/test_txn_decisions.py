@@ -260,6 +260,18 @@ def test_a_verdict_that_cannot_be_written_into_a_transaction_is_tried_again():
     assert desk.verdicts() == {(1, T0): True, (2, T0): True, (2, U0): True, (3, T1): False}
 
 
+def test_a_verdict_follows_at_once_when_the_write_before_it_fails():
+    desk = ready()
+    desk.hold(writes=True)
+    desk.native_add(3, U0)
+    desk.decide(0, 1)
+    desk.do(desk.held.pop(1))  # the decision is durable first
+    desk.fail_next()  # what producer 3 wanted to add
+    desk.let_go()
+    assert desk.txns.list() == []
+    assert desk.verdicts() == {(1, T0): True, (2, T0): False, (2, U0): False, (3, T1): False}
+
+
 @pytest.mark.parametrize("steps", range(12))
 def test_a_decision_holds_whatever_step_the_crash_came_after(steps):
     desk = ready()

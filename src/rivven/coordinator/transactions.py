@@ -373,7 +373,7 @@ class Transactions:
         self._note(entry)
         if entry.now is None or entry.now.status is not TxnStatus.ONGOING:
             entry.verdict = None  # it was to be begun, and has not been
-        entry.paused = entry.verdict is not None
+        entry.paused = entry.verdict is not None and write.reply_id is None
         if write.reply_id is None and self._is_open(entry):
             self._timers.set((entry.name, RETRY, ""), now_ms + self._config.retry_ms)
         elif write.reply_id is None:
