@@ -13,6 +13,7 @@ from random import Random
 
 from rivven.assign import (
     Subscription,
+    assign_cooperative,
     assign_range,
     decode_assignment,
     decode_subscription,
@@ -84,21 +85,38 @@ class Client:
 
 @dataclass
 class ClassicClient(Client):
-    """Joins, syncs, keeps in touch; lets go of everything before it joins again."""
+    """Joins, syncs, keeps in touch; lets go of everything before it joins again.
+
+    A cooperative one says instead what it has, and lets go only of what it is no longer given, to join again at once.
+    """
 
     synced: bool = False
     members: tuple[JoinedMember, ...] = ()
     skip_assignment: bool = False
     topics: tuple[str, ...] = ("t", "u")
+    rebalance_ms: int = REBALANCE_MS
+    cooperative: bool = False
+    joins: bool = True
+    claimed: frozenset[TopicPartition] = frozenset()
+    """What it said to have when it joined; it may have lost that since, and then has to say so."""
 
     def let_go(self) -> None:
-        self.generation, self.held, self.synced = -1, frozenset(), False
+        self.generation, self.held, self.synced, self.joins = -1, frozenset(), False, True
+
+    def join_again(self) -> None:
+        """A cooperative member keeps what it has, and a commit that came too early does not hurry it."""
+        self.joins = self.joins or not isinstance(self.asked, Commit)
+        if not self.cooperative:
+            self.let_go()
 
     def next_request(self) -> object:
-        if self.generation < 0:
-            metadata = encode_subscription(Subscription(self.topics))
-            timeouts = (SESSION_MS, REBALANCE_MS)
-            protocols = (("range", metadata),)
+        if self.joins:
+            self.claimed, owned = self.held, tuple(sorted(self.held))
+            metadata = encode_subscription(Subscription(self.topics, owned=owned, generation=self.generation))
+            if not owned:
+                metadata = encode_subscription(Subscription(self.topics))
+            timeouts = (SESSION_MS, self.rebalance_ms)
+            protocols = (("cooperative-sticky" if self.cooperative else "range", metadata),)
             return Join(GROUP, self.member_id, self.instance_id, self.name, "", "consumer", protocols, *timeouts)
         if not self.synced:
             return Sync(GROUP, self.generation, self.member_id, self.instance_id, assignments=self._assignments())
@@ -108,22 +126,28 @@ class ClassicClient(Client):
         if self.skip_assignment:
             return ()
         wanted = {one.member_id: decode_subscription(one.metadata) for one in self.members}
-        return tuple((member, encode_assignment(given)) for member, given in assign_range(wanted, TOPICS).items())
+        assign = assign_cooperative if self.cooperative else assign_range
+        return tuple((member, encode_assignment(given)) for member, given in assign(wanted, TOPICS).items())
 
     def hear(self, result: object) -> None:
         match result:
             case Joined():
                 self.member_id, self.generation, self.synced = result.member_id, result.generation, False
+                self.joins = False
                 self.members, self.skip_assignment = result.members, result.skip_assignment
             case Synced():
-                self.synced, self.held = True, frozenset(decode_assignment(result.assignment))
+                given = frozenset(decode_assignment(result.assignment))
+                self.joins = self.cooperative and bool((self.held | self.claimed) - given)
+                self.synced, self.held = True, given
             case MemberIdRequired():
                 self.member_id = result.facts["member"]
             case UnknownMember():
                 self.let_go()
                 self.member_id = ""
-            case IllegalGeneration() | RebalanceInProgress():
+            case IllegalGeneration():
                 self.let_go()
+            case RebalanceInProgress():
+                self.join_again()
             case Alive() | Committed() | DiskFull() | Left():
                 pass
             case _:
@@ -183,6 +207,8 @@ class World:
     replies: int = 0
     offsets: int = 0
     highest: dict[OffsetKey, int] = field(default_factory=dict)
+    across_generations: bool = False
+    """Whether a partition has one owner at any time, rather than one in each generation."""
     groups: Groups = field(init=False)
 
     def __post_init__(self) -> None:
@@ -349,8 +375,7 @@ class World:
             self.check()
 
     def check(self) -> None:
-        kinds = {type(client) for client in self.clients}
-        self.check_one_owner(across_generations=kinds == {ConsumerClient})
+        self.check_one_owner(across_generations=self.across_generations)
         self.check_offsets_only_grow()
 
     def settle(self) -> None:

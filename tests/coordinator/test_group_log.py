@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rivven.coordinator.consumer_state import (
+    Classic,
     ConsumerMember,
     ConsumerState,
     Current,
@@ -38,8 +39,12 @@ MEMBER = st.builds(KeptMember, TEXT, MAYBE, TEXT, TEXT, MS, MS, st.binary(max_si
 GROUP = st.builds(KeptGroup, TEXT, MS, MAYBE, MAYBE, st.integers(-1, 2**60), st.lists(MEMBER, max_size=3).map(tuple))
 
 PARTITIONS = st.frozensets(st.builds(TopicPartition, st.sampled_from("tu"), st.integers(0, 3)))
-SAID = st.builds(Described, MAYBE, MAYBE, TEXT, TEXT, MS, st.lists(TEXT, max_size=2).map(tuple), MAYBE, MAYBE)
+PROTOCOLS = st.lists(st.tuples(TEXT, st.binary(max_size=5)), max_size=2).map(tuple)
+SPOKEN = st.none() | st.builds(Classic, MS, PROTOCOLS)
+TOPICS = st.lists(TEXT, max_size=2).map(tuple)
+SAID = st.builds(Described, MAYBE, MAYBE, TEXT, TEXT, MS, TOPICS, MAYBE, MAYBE, SPOKEN)
 CURRENT = st.builds(Current, MS, MS, st.sampled_from(Standing), PARTITIONS, PARTITIONS)
+CONSUMER_MEMBER = ConsumerMember(Described(topics=("t",)), Current(1, 1))
 MEMBERS = st.dictionaries(st.sampled_from("abc"), st.builds(ConsumerMember, SAID, CURRENT))
 
 
@@ -96,6 +101,15 @@ def test_garbage_is_malformed_and_nothing_else(data):
     ):
         with suppress(Malformed):
             decode(data)
+
+
+def test_a_member_written_before_there_were_classic_ones_speaks_the_consumer_protocol():
+    recalled = Recalled()
+    for key, value in difference("g", ConsumerState(), ConsumerState(1, {}, 1, {}, {"a": CONSUMER_MEMBER})):
+        if value is not None:
+            value = value.replace(b',"classic":null', b"")
+        recalled.take(key, value)
+    assert recalled.state().members == {"a": CONSUMER_MEMBER}
 
 
 def test_a_version_from_the_future_is_named():

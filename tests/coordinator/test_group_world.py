@@ -28,7 +28,7 @@ class Play(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.world = World()
+        self.world = World(across_generations=self.across_generations)
         self.names = 0
 
     def pick(self, which: int):
@@ -201,13 +201,56 @@ class ConsumerPlay(Play):
                 assert set(target) <= ALL
 
 
+class MixedPlay(ConsumerPlay):
+    """Members of both protocols: the group goes from one to the other, and back, whenever it has to."""
+
+    cooperative = False
+
+    def comes(self, classic):
+        self.names += 1
+        name = f"c{self.names}"
+        # A member may be as slow as its session allows: whoever is out of the group then knows it.
+        slow = {"rebalance_ms": 3_600_000, "cooperative": self.cooperative}
+        self.world.clients.append(ClassicClient(name, **slow) if classic else ConsumerClient(name, member_id=name))
+
+    @precondition(lambda self: self.world.clients)
+    @rule(which=WHICH)
+    def a_client_does_what_it_was_told(self, which):
+        if isinstance(client := self.pick(which), ConsumerClient):
+            client.work()
+
+    @precondition(lambda self: self.world.clients)
+    @rule(which=WHICH)
+    def a_client_leaves(self, which):
+        if isinstance(client := self.pick(which), ClassicClient):
+            self.world.leave(client)
+
+    @precondition(lambda self: self.world.clients)
+    @rule(which=WHICH)
+    def a_client_comes_back_in_the_other_protocol(self, which):
+        """As a rolling restart does it: it may say that it goes, and may not."""
+        client = self.pick(which)
+        client.let_go()
+        client.alive = False
+        self.world.clients.remove(client)
+        self.comes(isinstance(client, ConsumerClient))
+
+
+class CooperativePlay(MixedPlay):
+    cooperative = True
+
+
 ClassicPlay.TestCase.settings = settings(max_examples=40, stateful_step_count=50)
 ConsumerPlay.TestCase.settings = settings(max_examples=40, stateful_step_count=50)
+MixedPlay.TestCase.settings = settings(max_examples=40, stateful_step_count=50)
+CooperativePlay.TestCase.settings = settings(max_examples=40, stateful_step_count=50)
 TestClassicPlay = ClassicPlay.TestCase
 TestConsumerPlay = ConsumerPlay.TestCase
+TestMixedPlay = MixedPlay.TestCase
+TestCooperativePlay = CooperativePlay.TestCase
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("play", [ClassicPlay, ConsumerPlay])
+@pytest.mark.parametrize("play", [ClassicPlay, ConsumerPlay, MixedPlay, CooperativePlay])
 def test_the_same_for_a_long_time(play):
     run_state_machine_as_test(play, settings=settings(max_examples=1_500, stateful_step_count=120))

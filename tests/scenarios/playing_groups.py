@@ -9,6 +9,7 @@ deeds, where NAME is an actor and keeps the member id that it was given:
     topics NAME=PARTITIONS ...           the topics that there are
     join NAME [KEY=VALUE ...]            protocols=range,roundrobin  topics=t,u  instance=i  session=6s  rebalance=30s
                                          type=consumer  native  old (no id first, no skipped assignment)  id=NAME
+                                         owned=t/0,t/1 (what a cooperative member has)
     sync NAME [MEMBER=t/0,t/1 ...]       with what a leader assigns
     beat NAME, leave NAME ..., remove INSTANCE ...
     heartbeat NAME EPOCH|same [KEY=...]  the consumer protocol: topics= pattern= owned= instance= assignor= rebalance=
@@ -117,7 +118,9 @@ class Stage:
     def do_join(self, name: str, *words: str) -> None:
         given = options(words)
         topics = tuple(given.get("topics", "t").split(","))
-        metadata = encode_subscription(Subscription(topics))
+        owned = tuple(partitions(given.get("owned", "")))
+        generation = self.generations.get(name, -1) if owned else -1
+        metadata = encode_subscription(Subscription(topics, owned=owned, generation=generation))
         request = Join(
             GROUP,
             self.ids.get(given.get("id", name), given.get("id", "")),
@@ -217,7 +220,8 @@ class Stage:
             )
             for one in found.members:
                 has = f"epoch {one.member_epoch} has {show(one.assignment)} of {show(one.target)}"
-                self.told.append(f"{self.name_of(one.member_id)}: {has}")
+                classic = " (classic)" if one.kind == "classic" else ""
+                self.told.append(f"{self.name_of(one.member_id)}{classic}: {has}")
             return
         self.told.append(f"{found.phase.value}, generation {found.generation}, {found.protocol or 'no protocol'}")
         for member in found.members:
@@ -283,9 +287,8 @@ class Stage:
     def say(self, result: object) -> str:
         match result:
             case Joined():
-                told = (
-                    f"joined generation {result.generation}, {result.protocol}, {self.name_of(result.leader)} leads"
-                )
+                leader = self.name_of(result.leader) if result.leader else "nobody"
+                told = f"joined generation {result.generation}, {result.protocol}, {leader} leads"
                 members = ", ".join(
                     f"{self.name_of(one.member_id)} wants {' '.join(decode_subscription(one.metadata).topics)}"
                     for one in result.members

@@ -124,6 +124,11 @@ class ClassicGroup:
         return self._change is not None
 
     @property
+    def pending(self) -> frozenset[str]:
+        """The ids that were given out and have not joined yet."""
+        return frozenset(self._pending)
+
+    @property
     def forgettable(self) -> bool:
         """Nobody is here, nobody is expected, and the log knows nothing."""
         nobody = not self.members and not self._pending
@@ -244,7 +249,10 @@ class ClassicGroup:
         self.protocol, self.leader = kept.protocol, kept.leader
         self.members = {one.member_id: Member.from_kept(one, kept.protocol or "") for one in kept.members}
         self._static = {one.instance_id: one.member_id for one in kept.members if one.instance_id is not None}
-        if kept.members and kept.since_ms == NOT_ASSIGNED_MS:
+        if kept.members and kept.leader is None:
+            self.phase = Phase.PREPARING
+            self._set_timer(BARRIER, "", now_ms + self._rebalance_timeout_ms())
+        elif kept.members and kept.since_ms == NOT_ASSIGNED_MS:
             self.phase = Phase.COMPLETING
             self._unsynced = set(self.members)
             self._set_timer(SYNC, "", now_ms + self._rebalance_timeout_ms())
@@ -252,6 +260,13 @@ class ClassicGroup:
             self.phase = Phase.STABLE
         for member in self.members.values():
             self._see(member, now_ms)
+
+    def disband(self) -> list[Effect]:
+        """The group goes on in the consumer protocol: whoever waits is sent to join it there."""
+        self._clear_timer(BARRIER, "")
+        self._clear_timer(SYNC, "")
+        error = RebalanceInProgress(group=self.name)
+        return [effect for member in self.members.values() for effect in self._let_go(member, error)]
 
     # What has been written
 

@@ -65,7 +65,9 @@ DEFAULT_ASSIGNOR = "uniform"
 
 
 @dataclass(frozen=True, slots=True)
-class _Change:
+class Change:
+    """What is being written: the next state, and what is answered when it counts."""
+
     state: ConsumerState
     answers: tuple[Answer, ...] = ()
     seen: str | None = None
@@ -81,7 +83,7 @@ class ConsumerGroup:
     """Goes into the log with the first change: it takes away what the group was before."""
     in_log: bool = False
     _topics_version: int = -1
-    _change: _Change | None = None
+    _change: Change | None = None
 
     # What it says of itself
 
@@ -125,7 +127,13 @@ class ConsumerGroup:
         said, target = member.said, self.state.target.get(member_id, frozenset())
         names = (member_id, said.instance_id, said.rack_id, said.client_id, said.client_host)
         return DescribedConsumer(
-            *names, member.current.epoch, said.topics, said.pattern, member.current.assigned, target
+            *names,
+            member.current.epoch,
+            said.topics,
+            said.pattern,
+            member.current.assigned,
+            target,
+            "consumer" if said.classic is None else "classic",
         )
 
     def subscribed(self) -> set[str]:
@@ -145,7 +153,7 @@ class ConsumerGroup:
         state = self._with_target(self._with_epoch(state))
         state = self._with_step(state, member_id, request.owned)
         answer = Answer(reply_id, self._alive(request, member_id, state))
-        return self._move_to(_Change(state, (answer,), member_id), now_ms)
+        return self._move_to(Change(state, (answer,), member_id), now_ms)
 
     def _with_step(self, state: ConsumerState, member_id: str, owned: Partitions | None) -> ConsumerState:
         member = state.members[member_id]
@@ -184,7 +192,7 @@ class ConsumerGroup:
         member = self.state.members.get(member_id)
         if member is None or (what == REVOKE and member.current.standing is not Standing.UNREVOKED):
             return []
-        return self._move_to(_Change(self._without(member_id, now_ms)), now_ms)
+        return self._move_to(Change(self._without(member_id, now_ms)), now_ms)
 
     def recall(self, now_ms: int) -> None:
         self.in_log = True
@@ -194,7 +202,7 @@ class ConsumerGroup:
 
     # What has been written
 
-    def _move_to(self, change: _Change, now_ms: int) -> list[Effect]:
+    def _move_to(self, change: Change, now_ms: int) -> list[Effect]:
         records = () if change.state is self.state else difference(self.name, self.state, change.state)
         self._change = change
         if not records:
@@ -281,7 +289,10 @@ class ConsumerGroup:
         return member_id, state if told == state.members.get(member_id) else state.with_member(member_id, told)
 
     def _admit_static(self, request: ConsumerHeartbeat, instance_id: str) -> ConsumerState:
-        """A static member that was away may come back under a new id, and finds everything as it was."""
+        """A static member that was away may come back under a new id, and finds everything as it was.
+
+        One of the classic protocol never says that it goes, so its place is always free for the next.
+        """
         holder = self.state.holder_of(instance_id)
         if holder is None or holder == request.member_id:
             if holder is None and request.member_epoch != JOINING:
@@ -289,7 +300,8 @@ class ConsumerGroup:
             return self.state
         if request.member_epoch != JOINING:
             raise FencedInstance(group=self.name, instance=instance_id)
-        if self.state.members[holder].current.epoch != AWAY:
+        present = self.state.members[holder]
+        if present.said.classic is None and present.current.epoch != AWAY:
             raise UnreleasedInstance(group=self.name, instance=instance_id, member=holder)
         return self.state.renamed(holder, request.member_id)
 
@@ -312,9 +324,9 @@ class ConsumerGroup:
             raise UnknownMember(group=self.name, member=request.member_id)
         answer = Answer(reply_id, ConsumerAlive(request.member_id, request.member_epoch, 0, None))
         if request.member_epoch == LEAVING:
-            return self._move_to(_Change(self._without(request.member_id, now_ms), (answer,)), now_ms)
+            return self._move_to(Change(self._without(request.member_id, now_ms), (answer,)), now_ms)
         away = replace(member, current=replace(member.current.owning_nothing(), epoch=AWAY))
-        return self._move_to(_Change(self.state.with_member(request.member_id, away), (answer,)), now_ms)
+        return self._move_to(Change(self.state.with_member(request.member_id, away), (answer,)), now_ms)
 
     def _without(self, member_id: str, now_ms: int) -> ConsumerState:
         return replace(self.state.without(member_id), epoch=self.state.epoch + 1, emptied_ms=now_ms)

@@ -13,6 +13,7 @@ from .group_log import (
     CURRENT_MEMBER_KEY,
     TARGET_EPOCH_KEY,
     TARGET_MEMBER_KEY,
+    KeptClassic,
     KeptConsumer,
     KeptConsumerGroup,
     KeptCurrent,
@@ -28,8 +29,17 @@ from .group_log import (
     key_version,
 )
 from .group_values import ConsumerHeartbeat
+from .members import Protocols
 
 Partitions = frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class Classic:
+    """What a member that speaks the classic protocol says besides."""
+
+    session_timeout_ms: int
+    protocols: Protocols
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +54,12 @@ class Described:
     topics: tuple[str, ...] = ()
     pattern: str | None = None
     assignor: str | None = None
+    classic: Classic | None = None
+    """None for a member that speaks the consumer protocol."""
 
     def updated(self, request: ConsumerHeartbeat) -> Described:
-        """What the heartbeat leaves out stays as it was."""
-        said = self
+        """What the heartbeat leaves out stays as it was. Whoever sends one speaks the consumer protocol."""
+        said = replace(self, classic=None)
         if request.client_id or request.client_host:
             said = replace(said, client_id=request.client_id, client_host=request.client_host)
         if request.rack_id is not None:
@@ -211,7 +223,10 @@ def _gone(group: str, member_id: str) -> list[tuple[bytes, bytes | None]]:
 
 def _kept_said(said: Described) -> KeptConsumer:
     names = (said.instance_id, said.rack_id, said.client_id, said.client_host, said.rebalance_timeout_ms)
-    return KeptConsumer(*names, list(said.topics), said.pattern, said.assignor)
+    classic = None
+    if said.classic is not None:
+        classic = KeptClassic(said.classic.session_timeout_ms, list(said.classic.protocols))
+    return KeptConsumer(*names, list(said.topics), said.pattern, said.assignor, classic)
 
 
 def _kept_current(current: Current) -> KeptCurrent:
@@ -260,7 +275,10 @@ class Recalled:
 
 def _to_said(kept: KeptConsumer) -> Described:
     names = (kept.instance_id, kept.rack_id, kept.client_id, kept.client_host, kept.rebalance_timeout_ms)
-    return Described(*names, tuple(kept.topics), kept.pattern, kept.assignor)
+    classic = None
+    if kept.classic is not None:
+        classic = Classic(kept.classic.session_timeout_ms, tuple(kept.classic.protocols))
+    return Described(*names, tuple(kept.topics), kept.pattern, kept.assignor, classic)
 
 
 def _to_current(kept: KeptCurrent) -> Current:

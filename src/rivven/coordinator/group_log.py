@@ -2,7 +2,8 @@
 
 A classic group is one record in the layout that Kafka tools read: key (version 2, group), value (version 3, protocol
 type, generation, protocol, leader, time of the last change, members). A time of -1 says that the generation has begun
-and its leader has not assigned anything yet.
+and its leader has not assigned anything yet. Members without a leader are those of a group that was of the consumer
+protocol and gathers to find one.
 
 A group of the consumer protocol is several records, with Kafka's key versions and keys: 3 the group and its epoch,
 5 a member as it described itself, 6 the epoch of the target assignment, 7 a member's part of the target, 8 what a
@@ -77,6 +78,13 @@ class KeptTargetEpoch(msgspec.Struct, frozen=True):
     epoch: int
 
 
+class KeptClassic(msgspec.Struct, frozen=True):
+    """What a member that speaks the classic protocol says besides."""
+
+    session_timeout_ms: int
+    protocols: list[tuple[str, bytes]]
+
+
 class KeptConsumer(msgspec.Struct, frozen=True):
     """A member as it described itself."""
 
@@ -88,6 +96,7 @@ class KeptConsumer(msgspec.Struct, frozen=True):
     topics: list[str]
     pattern: str | None
     assignor: str | None
+    classic: KeptClassic | None = None
 
 
 class KeptTarget(msgspec.Struct, frozen=True):

@@ -284,6 +284,8 @@ class DescribedConsumer:
     pattern: str | None
     assignment: frozenset[TopicPartition]
     target: frozenset[TopicPartition]
+    kind: str = "consumer"
+    """The protocol that the member speaks: `classic` or `consumer`."""
 
 
 @dataclass(frozen=True, slots=True)

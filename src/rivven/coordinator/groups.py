@@ -25,7 +25,6 @@ from rivven.errors import (
     GroupNotFound,
     GroupSubscribed,
     IllegalGeneration,
-    InconsistentGroupProtocol,
     InvalidGroupRequest,
     InvalidSessionTimeout,
     RivvenError,
@@ -35,7 +34,6 @@ from rivven.model import NO_PRODUCER, ProducerId, TopicPartition
 
 from .classic import ClassicGroup
 from .commits import Commits, Entries
-from .consumer_group import ConsumerGroup
 from .consumer_state import ConsumerState, Recalled
 from .group_log import CLASSIC_KEY, CONSUMER_KEYS, KeptGroup, Log, decode_group, decode_group_key, key_version
 from .group_values import (
@@ -61,6 +59,7 @@ from .group_values import (
     Phase,
     Sync,
 )
+from .mixed_group import MixedGroup, upgraded
 from .offsets import OffsetKey, Offsets, encode_key
 from .shared import Shared
 
@@ -103,8 +102,8 @@ class Groups:
         self._config = config
         self._shared = Shared(config, rng)
         self._timers = self._shared.timers
-        self._groups: dict[str, ClassicGroup | ConsumerGroup] = {}
-        self._writes: dict[int, ClassicGroup | ConsumerGroup | _Committing | _Deleting] = {}
+        self._groups: dict[str, ClassicGroup | MixedGroup] = {}
+        self._writes: dict[int, ClassicGroup | MixedGroup | _Committing | _Deleting] = {}
         self._held: set[str] = set()
         """Groups whose deletion is being written."""
         self._lines: dict[str, deque[tuple[Ask | _Due, int]]] = {}
@@ -140,7 +139,7 @@ class Groups:
             classic.recall(kept, now_ms)
         for name, recalled in self._recalled_consumers.items():
             if (state := recalled.state()) is not None:
-                consumer = self._groups[name] = ConsumerGroup(name, self._shared, state)
+                consumer = self._groups[name] = MixedGroup(name, self._shared, state)
                 consumer.recall(now_ms)
         self._recalled.clear()
         self._recalled_consumers.clear()
@@ -203,7 +202,9 @@ class Groups:
                 effects = self._deleted(written)
                 return effects + self._serve_line(written.group, now_ms)
             case _:
-                effects = self._after(written.name, written.persisted(now_ms))
+                effects = written.persisted(now_ms)
+                self._change_over(written)
+                effects = self._after(written.name, effects)
                 return effects + self._serve_line(written.name, now_ms)
 
     def failed(self, token: int, error: RivvenError, now_ms: int) -> list[Effect]:
@@ -218,7 +219,9 @@ class Groups:
                 effects: list[Effect] = [] if written.reply_id is None else [Answer(written.reply_id, error)]
                 return effects + self._serve_line(written.group, now_ms)
             case _:
-                effects = self._after(written.name, written.failed(error, now_ms))
+                effects = written.failed(error, now_ms)
+                self._change_over(written)
+                effects = self._after(written.name, effects)
                 return effects + self._serve_line(written.name, now_ms)
 
     # Time
@@ -284,12 +287,30 @@ class Groups:
             raise GroupFull(group=request.group, what="a member's protocols", limit=limits.GROUP_PROTOCOLS_MAX)
         if request.group not in self._groups and request.member_id and not request.adopt_id:
             raise UnknownMember(group=request.group, member=request.member_id)
+        group = self._groups.get(request.group)
+        if isinstance(group, MixedGroup) and group.members:
+            return group.join(request, reply_id, now_ms)
         return self._classic(request.group).join(request, reply_id, now_ms)
 
     def _consumer_heartbeat(self, request: ConsumerHeartbeat, reply_id: int, now_ms: int) -> list[Effect]:
-        if request.member_epoch != 0 and not isinstance(self._groups.get(request.group), ConsumerGroup):
+        group = self._groups.get(request.group)
+        if request.member_epoch != 0 and not isinstance(group, MixedGroup):
             raise UnknownMember(group=request.group, member=request.member_id)
+        if isinstance(group, ClassicGroup) and group.members:
+            return self._upgrade(group, request, reply_id, now_ms)
         return self._consumer(request.group).heartbeat(request, reply_id, now_ms)
+
+    def _upgrade(self, group: ClassicGroup, request: ConsumerHeartbeat, reply_id: int, now_ms: int) -> list[Effect]:
+        """The first who speaks the consumer protocol takes the group there, unless its heartbeat is refused."""
+        made = upgraded(group, self._shared)
+        effects = made.heartbeat(request, reply_id, now_ms)
+        self._groups[group.name] = made
+        return effects
+
+    def _change_over(self, written: ClassicGroup | MixedGroup) -> None:
+        """A group may go on in the other protocol once that is written, or not at all if it could not be."""
+        if isinstance(written, MixedGroup) and (other := written.becomes or written.was) is not None:
+            self._groups[written.name] = other
 
     def _classic(self, name: str) -> ClassicGroup:
         """The group, new if there is none; one without members changes over from the consumer protocol."""
@@ -299,34 +320,37 @@ class Groups:
         self._check_group_count(name)
         if group is None:
             made = ClassicGroup(name, self._shared)
-        elif group.members:
-            raise InconsistentGroupProtocol(group=name, reason="its members use the consumer protocol")
         else:
+            assert not group.members, "whoever comes to members in the other protocol joins them there"
             made = ClassicGroup(name, self._shared, group.state.epoch, group.tombstones())
         self._groups[name] = made
         return made
 
-    def _consumer(self, name: str) -> ConsumerGroup:
+    def _consumer(self, name: str) -> MixedGroup:
         """The group, new if there is none; one without members changes over from the classic protocol."""
         group = self._groups.get(name)
-        if isinstance(group, ConsumerGroup):
+        if isinstance(group, MixedGroup):
             return group
         self._check_group_count(name)
         if group is None:
-            made = ConsumerGroup(name, self._shared)
-        elif group.members or group.writing:
-            raise InconsistentGroupProtocol(group=name, reason="its members use the classic protocol")
+            made = MixedGroup(name, self._shared)
         else:
+            assert not group.members, "a group with members is upgraded"
             state = ConsumerState(epoch=group.generation, target_epoch=group.generation)
-            made = ConsumerGroup(name, self._shared, state, group.tombstones())
+            made = MixedGroup(name, self._shared, state, group.tombstones())
         self._groups[name] = made
         return made
 
-    def _known(self, name: str, member_id: str) -> ClassicGroup:
+    def _known(self, name: str, member_id: str) -> ClassicGroup | MixedGroup:
         group = self._groups.get(name)
-        if not isinstance(group, ClassicGroup):
+        if group is None:
             raise UnknownMember(group=name, member=member_id)
         return group
+
+    def _written(self, name: str) -> ClassicGroup | MixedGroup | None:
+        """The group as the log knows it: before an upgrade is written it is what it was."""
+        group = self._groups.get(name)
+        return group.was or group if isinstance(group, MixedGroup) else group
 
     def topics_changed(self, topics: Mapping[str, int]) -> None:
         """These are the topics now, with their partition counts; groups hear of it at their members' heartbeats."""
@@ -355,8 +379,8 @@ class Groups:
 
     def fetch(self, request: FetchOffsets) -> Fetched:
         """Raises only for a member of the consumer protocol with another epoch than its own."""
-        group = self._groups.get(request.group)
-        if request.member_id and request.member_epoch >= 0 and isinstance(group, ConsumerGroup):
+        group = self._written(request.group)
+        if request.member_id and request.member_epoch >= 0 and isinstance(group, MixedGroup):
             group.check_epoch(request.member_id, request.member_epoch)
         return self._commits.fetch(request)
 
@@ -433,12 +457,12 @@ class Groups:
         """By name; a group that has only committed offsets is an empty one."""
         found = []
         for name in sorted({*self._groups, *self.offsets.groups()}):
-            group = self._groups.get(name)
+            group = self._written(name)
             found.append(ListedGroup(name, "", Phase.EMPTY, "classic") if group is None else group.listed())
         return found
 
     def describe(self, name: str) -> DescribedGroup | DescribedConsumerGroup:
-        group = self._groups.get(name)
+        group = self._written(name)
         if group is not None:
             return group.describe()
         if self.offsets.count(name):

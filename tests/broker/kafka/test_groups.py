@@ -8,6 +8,7 @@ import pytest
 from asking import Client, versions
 from simulated import World
 
+from rivven.assign import Subscription, decode_assignment, encode_subscription
 from rivven.broker.kafka import Kafka
 from rivven.coordinator import GroupConfig
 from rivven.wire import requests as native
@@ -260,6 +261,23 @@ def test_the_broker_assigns_all_to_a_member_that_is_alone(key, version, world, c
     assert (found.group_state, found.members[0].subscribed_topic_names) == ("Stable", ["t"])
     assert found.members[0].assignment.topic_partitions[0].topic_name == "t"
     assert missing.error_code == Error.GROUP_ID_NOT_FOUND
+
+
+@pytest.mark.parametrize("version", newest_and_older(69))
+def test_a_group_of_both_protocols_tells_who_speaks_which(version, client):
+    first = ConsumerGroupHeartbeatRequest(
+        "c", "m-1", 0, rebalance_timeout_ms=5000, subscribed_topic_names=["t"], topic_partitions=[]
+    )
+    assert client.ask(first).error_code == 0
+    protocols = [JoinGroupRequestProtocol("range", encode_subscription(Subscription(("t",))))]
+    request = JoinGroupRequest("c", 10_000, 10_000, protocol_type="consumer", protocols=protocols)
+    member = client.ask(request, 3)
+    assert (member.error_code, member.leader, member.members) == (0, "", [])
+    synced = client.ask(SyncGroupRequest("c", member.generation_id, member.member_id))
+    assert (synced.error_code, decode_assignment(synced.assignment)) == (0, ())
+    (found,) = client.ask(consumer_group_describe.ConsumerGroupDescribeRequest(["c"]), version).groups
+    types = {each.member_id: each.member_type for each in found.members}
+    assert types == {member.member_id: 0 if version else -1, "m-1": 1 if version else -1}
 
 
 # Opening

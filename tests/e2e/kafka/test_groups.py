@@ -30,8 +30,8 @@ class Group:
         member = peer.ask("join", servers=self.servers, group=self.name, topic=self.topic, kind=kind)
         self._members.append((peer, member))
 
-    def leave(self) -> None:
-        peer, member = self._members.pop()
+    def leave(self, place: int = -1) -> None:
+        peer, member = self._members.pop(place)
         self._left.append(peer.ask("leave", member=member)["got"])
 
     def send(self, count: int) -> None:
@@ -150,3 +150,40 @@ def test_clients_of_four_kinds_share_one_group(peers: Peers, daemon: Daemon, ser
         group.await_records()
     group.leave()
     ledger.passed("mixed group", clients=names)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        (client.name, kind)
+        for client in CLIENTS
+        if "consumer" in client.groups
+        for kind in client.groups
+        if kind != "consumer"
+    ],
+)
+def test_members_are_restarted_one_by_one_in_the_other_protocol(
+    name: str, kind: str, peers: Peers, daemon: Daemon, servers: str, ledger: Ledger
+) -> None:
+    """To the consumer protocol and back again, with members of both in between; no record is lost or given twice."""
+    peer = peers[name]
+    group = Group(servers, f"{name}-from-{kind}", peers["confluent-kafka"])
+    with daemon.client() as native:
+        native.call("CreateTopic", group.topic, PARTITIONS)
+    try:
+        group.join(peer, kind)
+        group.join(peer, kind)
+        group.await_balance()
+        for protocol in ("consumer", "consumer", kind, kind):
+            group.leave(0)
+            group.join(peer, protocol)
+            group.await_balance()
+            group.send(3)
+            group.await_records()
+            describe(name, peer, group, members=2)
+        group.leave()
+        group.leave()
+    except BaseException:
+        peers.drop(name)
+        raise
+    ledger.passed("group migration", client=name, kind=kind)

@@ -41,7 +41,7 @@ CONSUMER_GROUP_HEARTBEAT, CONSUMER_GROUP_DESCRIBE = 68, 69
 ALL_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8
 """Read, delete and describe: what may be done to a group."""
 NOT_ASKED = -(2**31)
-CONSUMER = 1
+MEMBER_TYPES = {"classic": 0, "consumer": 1}
 
 
 class GroupRequests:
@@ -248,7 +248,7 @@ class GroupRequests:
             member.pattern,
             self._described_assignment(member.assignment),
             self._described_assignment(member.target),
-            CONSUMER,
+            MEMBER_TYPES[member.kind],
         )
 
     def _described_assignment(self, partitions: Iterable[TopicPartition]) -> described.Assignment:
