@@ -31,6 +31,13 @@ BEHAVIOUR = """
 - **Groups.** Classic members and members of the consumer protocol (KIP-848) are decided by one coordinator; its
   state is in `__consumer_offsets`, and a restarted broker goes on with the generation it had. The broker's
   assignors are `uniform` and `range`; patterns of topics are matched by the broker.
+- **From one group protocol to the other.** Restart the members of a group one by one with `group.protocol=consumer`.
+  The first of them takes the group to the consumer protocol, and those of the classic protocol are members of it
+  meanwhile, eager or cooperative, with the broker assigning for all. When the last member of the consumer protocol
+  leaves or falls silent, those that remain are a classic group again. A group moves this way if its protocol type
+  is `consumer` and its members' subscriptions can be read; any other is answered `INCONSISTENT_GROUP_PROTOCOL`.
+- **Transactions** of both versions (KIP-890) are kept in `__transaction_state`. What had been decided before a crash is
+  finished after it. Offsets that are part of a transaction count when it commits.
 - **Topic configs** that Kafka has and rivven does not are taken with the value that says what rivven does
   anyway, and refused with any other. Topics whose names begin with `__` are the broker's own.
 - **Messages of formats before version 2** (clients before 0.11) are refused.
