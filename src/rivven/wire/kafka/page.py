@@ -36,8 +36,8 @@ BEHAVIOUR = """
   meanwhile, eager or cooperative, with the broker assigning for all. When the last member of the consumer protocol
   leaves or falls silent, those that remain are a classic group again. A group moves this way if its protocol type
   is `consumer` and its members' subscriptions can be read; any other is answered `INCONSISTENT_GROUP_PROTOCOL`.
-- **Transactions** of both versions (KIP-890) are kept in `__transaction_state`. What had been decided before a crash is
-  finished after it. Offsets that are part of a transaction count when it commits.
+- **Transactions** of both versions (KIP-890) are kept in `__transaction_state`. What had been decided before a crash
+  is finished after it. Offsets that are part of a transaction count when it commits.
 - **Topic configs** that Kafka has and rivven does not are taken with the value that says what rivven does
   anyway, and refused with any other. Topics whose names begin with `__` are the broker's own.
 - **Messages of formats before version 2** (clients before 0.11) are refused.
