@@ -305,11 +305,20 @@ def parse() -> argparse.Namespace:
 def main() -> int:
     chosen = parse()
     console = Console(highlight=False)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    asked_to_stop: list[int] = []
+
+    def stop(signal_number: int, _: object) -> None:
+        asked_to_stop.append(signal_number)
+        raise KeyboardInterrupt
+
+    for one in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(one, stop)
     home = Path(tempfile.mkdtemp(prefix="rivven-demo-"))
     try:
         return tell(console, home, chosen)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, RuntimeError):  # inside a lock of Python's own an interrupt comes out as the latter
+        if not asked_to_stop:
+            raise
         console.print("interrupted; everything that was started has been ended")
         return INTERRUPTED
     except (Failed, RivvenError, OSError) as error:

@@ -109,16 +109,21 @@ cdef class FileWriter:
     def write(self, data, int64_t position):
         cdef Py_buffer view
         cdef ssize_t written
+        cdef int error = 0
         if self._read_only:
             self._refuse_if_read_only()
         PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
         if view.len <= KEEP_GIL_BYTES_MAX:
             written = pwrite(self._fd, view.buf, <size_t>view.len, position)
+            error = errno
         else:
             with nogil:
                 written = pwrite(self._fd, view.buf, <size_t>view.len, position)
+                error = errno
         cdef bint whole = written == view.len
         PyBuffer_Release(&view)
+        if written < 0 and error != EINTR:
+            raise _os_error(error)
         if not whole:
             self._write_rest(data, position)
 

@@ -31,7 +31,6 @@ from rivven.errors import (
     OwnerFenced,
     OwnerNotFound,
     TooManyTransactions,
-    TransactionNotFound,
 )
 
 
@@ -130,8 +129,7 @@ def test_a_transaction_that_was_aborted_meanwhile_refuses_the_decision():
 def test_only_the_owner_commits():
     desk = ready()
     assert isinstance(desk.native_end(1), InvalidTransactionState)
-    assert desk.native_end(1, commit=False) == Ended(1, 0)
-    assert isinstance(desk.native_end(1, commit=False), TransactionNotFound)
+    assert desk.native_end(1, commit=False) == desk.native_end(1, commit=False) == Ended(1, 0)
 
 
 def test_a_new_registration_fences_the_earlier_and_aborts_what_it_left():
@@ -312,6 +310,40 @@ def test_an_attempt_that_is_never_decided_times_out():
     assert set(desk.verdicts().values()) == {False}
     assert isinstance(desk.decide(0, 1), DecisionRefused)
     assert desk.decide(0) == Decided(0, ())
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_an_attempt_that_has_aborted_does_not_come_to_life_again(crash):
+    """A beginning that was sent twice must not leave the owner to commit the second half of what was written."""
+    desk = ready()
+    desk.pass_time(desk.config.timeout_ms_default)
+    if crash:
+        desk.crash()
+    again = {"owner": "query", "owner_epoch": 0, "sequence": 0}
+    assert isinstance(desk.begin(1, **again), InvalidTransactionState)
+    assert isinstance(desk.begin(1, "two", **again), InvalidTransactionState)
+    assert isinstance(desk.native_add(1, T0), InvalidTransactionState)
+    assert desk.begin(1, epoch=1, **again) == Begun("native:1"), "in its next life"
+    assert desk.begin(2, owner="query", owner_epoch=0, sequence=1) == Begun("native:2")
+    desk.decide(0)
+    desk.pass_time(0)
+    assert [one.transactional_id for one in desk.txns.list()] == ["native:2"], "now the owner remembers"
+    assert isinstance(desk.begin(3, **again), AlreadyDecided)
+
+
+def test_what_an_owner_need_not_remember_any_more_is_forgotten_when_it_registers_again():
+    desk = ready()
+    desk.pass_time(desk.config.timeout_ms_default)
+    assert len(desk.txns.list()) == 3
+    desk.register()
+    desk.pass_time(0)
+    assert desk.txns.list() == []
+
+
+def test_an_operator_aborts_what_an_owner_has_open():
+    desk = ready()
+    assert desk.ask(AbortTxn("native:1")) == Ended(1, 0)
+    assert isinstance(desk.decide(0, 1), DecisionRefused)
 
 
 def test_an_owner_is_forgotten_on_request_once_nothing_of_it_is_open():

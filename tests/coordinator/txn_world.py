@@ -161,10 +161,10 @@ class Driver(Client):
     def next(self, world: World, what: str, _: TopicPartition) -> Sent | None:
         if self.owner_epoch < 0:
             return Sent(self, RegisterOwner(OWNER))
-        if what == "write":
+        mine = [task for task in self.tasks if task.sequence == self.sequence and task.written]
+        if what == "write" or (what == "commit" and not mine):
             self.tasks.append(world.new_task(self))
             return None
-        mine = [task for task in self.tasks if task.sequence == self.sequence and task.written]
         chosen = mine if what == "commit" else mine[1:]
         for task in chosen:
             world.may_commit.add(task.number)
@@ -460,7 +460,7 @@ def _move(world: World, rng: Random, move: str, *, owners: bool) -> None:
     match move:
         case "act" if alive:
             what = rng.choice(["write", "write", "write", "commit", "commit", "abort"])
-            world.act(rng.choice(alive), what, rng.choice(PARTITIONS))
+            world.act(rng.choice(alive[-CLIENTS_MAX:]), what, rng.choice(PARTITIONS))
         case "deliver" | "repeat" if world.network:
             world.deliver(rng.randrange(len(world.network)), keep=move == "repeat")
         case "write" if world.writes:
@@ -483,8 +483,10 @@ def _move(world: World, rng: Random, move: str, *, owners: bool) -> None:
             world.crash(rng.randrange(4))
         case "die" if alive:
             rng.choice(alive).alive = False
-        case "come" if len(alive) < CLIENTS_MAX and owners:
-            world.clients.append(Driver())
+        case "come" if owners:
+            drivers = sum(isinstance(client, Driver) for client in alive)
+            if drivers == 0 or rng.random() < 0.1:
+                world.clients.append(Driver())
         case "come" if len(alive) < CLIENTS_MAX:
             version = rng.choice([1, 2, 2])
             world.clients.append(Instance(name=rng.choice("xy"), version=version, keeps_order=version == 1))

@@ -67,7 +67,8 @@ def test_histories_do_have_faults_retries_and_many_lives() -> None:
     worlds = [run_broker_history(seed) for seed in range(3)]
     assert sum(world.node.lives for world in worlds) > 6
     assert sum(world.network.cuts for world in worlds) > 30
-    assert sum(world.chronicle.duplicates() for world in worlds) > 0
+    more = (run_broker_history(seed) for seed in range(3, 20))  # not every history has one
+    assert any(world.chronicle.duplicates() for worlds_ in (worlds, more) for world in worlds_)
     assert all(world.chronicle.commits and world.chronicle.looks for world in worlds)
 
 

@@ -93,6 +93,8 @@ class Owner:
     line: deque[tuple[OwnerAsk | BeginTxn, int]] = field(default_factory=deque)
     members: set[str] = field(default_factory=set)
     """The transactions begun under it that have not ended."""
+    remembered: set[str] = field(default_factory=set)
+    """Those that have aborted before anything was decided, and must not come to life again until it is."""
     unsettled: set[str] = field(default_factory=set)
     """Those that were decided to commit, and whose own records do not say so yet."""
     awaited: list[Awaited] = field(default_factory=list)
@@ -113,9 +115,13 @@ class Owner:
         if request.sequence <= kept.decided:
             raise AlreadyDecided(owner=self.name, decided=kept.decided, given=request.sequence)
         known = request.transactional_id in self.members
-        if not known and len(self.members) >= limits.OWNER_TRANSACTIONS_MAX:
+        if not known and len(self.members) + len(self.remembered) >= limits.OWNER_TRANSACTIONS_MAX:
             facts = {"what": f"the open transactions of owner {self.name!r}", "limit": limits.OWNER_TRANSACTIONS_MAX}
             raise TooManyTransactions(transaction=request.transactional_id, **facts)
+
+    def covers(self, txn: Txn) -> bool:
+        """Does the owner's record keep that transaction from ever beginning again?"""
+        return self.kept is None or txn.sequence <= self.kept.decided or txn.owner_epoch < self.kept.epoch
 
     def repeated(self, request: Decide) -> Decided | None:
         """The answer to a decision that was made before; None if this is a new one."""

@@ -396,6 +396,8 @@ class Transactions:
             return effects + self._serve_owner(owner, now_ms)
         self._set_owner_timer(owner)
         verdicts = Verdicts(owner.kept)
+        for name in owner.remembered:
+            self._set_timers(self._entries[name], now_ms)
         members = [self._entries[name] for name in sorted(owner.members)]
         for entry in members:
             self._judge(entry, owner, verdicts)
@@ -436,7 +438,7 @@ class Transactions:
         wait: bool = False,
     ) -> list[TxnEffect]:
         assert not entry.stands_still
-        if next_ is not None and next_.owner and next_.status.complete:
+        if next_ is not None and next_.status.complete and self._is_covered(next_):
             next_ = None  # its owner remembers how it ended, and its producer may never come again
         opens = next_ is not None and next_.status.open
         if opens and entry.name not in self._open and len(self._open) >= self._config.open_max:
@@ -456,6 +458,10 @@ class Transactions:
         self._writes[token] = _Write(entry, next_, reply_id, answer, wait)
         value = None if next_ is None else encode_txn(next_)
         return [TxnPersist(token, entry.name, ((txn_key(entry.name), value),))]
+
+    def _is_covered(self, txn: Txn) -> bool:
+        """Is it an owner's, and does the owner's record say all that there is to know of it?"""
+        return bool(txn.owner) and (txn.owner not in self._owners or self._owners[txn.owner].covers(txn))
 
     def _write_owner(self, write: _OwnerWrite) -> list[TxnEffect]:
         owner = write.owner
@@ -506,9 +512,12 @@ class Transactions:
             self._open.add(entry.name)
             if now.owner in self._owners:
                 self._owners[now.owner].members.add(entry.name)
+                self._owners[now.owner].remembered.discard(entry.name)
         else:
             self._open.discard(entry.name)
             entry.pending_bytes = 0
+            if now is not None and now.owner in self._owners:
+                self._owners[now.owner].remembered.add(entry.name)
 
     def _tell_owner(self, entry: Entry, was: Txn | None, now_ms: int) -> list[TxnEffect]:
         """Let the owner know what has become of its transaction: settled once its own record says how it ends, gone
@@ -518,6 +527,8 @@ class Transactions:
             return []
         if not self._is_open(entry):
             owner.members.discard(entry.name)
+        if entry.now is None or entry.now.owner != owner.name:
+            owner.remembered.discard(entry.name)
         if entry.verdict is None:
             owner.unsettled.discard(entry.name)
         return self._serve_owner(owner, now_ms)
@@ -592,8 +603,10 @@ class Transactions:
         self._timers.clear((entry.name, TIMEOUT, ""))
         if not now.status.open:
             config = self._config
-            kept_ms = config.native_expiration_ms if now.native else config.id_expiration_ms
-            self._timers.set((entry.name, EXPIRE, ""), max(now.updated_ms + kept_ms, now_ms))
+            brief = now.native and not now.owner
+            kept_ms = config.native_expiration_ms if brief else config.id_expiration_ms
+            due_ms = now_ms if self._is_covered(now) else now.updated_ms + kept_ms
+            self._timers.set((entry.name, EXPIRE, ""), max(due_ms, now_ms))
 
     def _set_owner_timer(self, owner: Owner) -> None:
         assert owner.kept is not None

@@ -124,12 +124,15 @@ class Rules:
             raise fenced(name, now, request.producer_epoch)
         if now is not None and now.status.preparing:
             raise ending(name)
+        if now is not None and now.outlives(begun):
+            reason = "this attempt was aborted; begin another with the producer's next epoch"
+            raise InvalidTransactionState(transaction=name, status=now.status.title, reason=reason)
         if now is None or now.status is not TxnStatus.ONGOING:
             return Step(Begun(name), begun)
         if now.begun_like(begun):
             return Step(Begun(name))
         if request.producer_epoch > now.epoch:  # the same producer in a later life
-            return Step(ending(name), now.fenced(now_ms))
+            return Step(ending(name), now.dropped(commit=False, now_ms=now_ms))
         raise ConcurrentTransactions(transaction=name, reason=f"its producer has {now.label!r} open")
 
     # A transaction grows
@@ -181,7 +184,8 @@ class Rules:
             raise ending(name)
         if now.status is not TxnStatus.ONGOING:
             raise not_open(name, now)
-        next_ = now.fenced(now_ms)
+        # Of an owner's transaction only the owner can make anything: there is nobody to be fenced.
+        next_ = now.dropped(commit=False, now_ms=now_ms) if now.owner else now.fenced(now_ms)
         return Step(Ended(next_.producer_id, next_.epoch), next_, wait=True)
 
     def timed_out(self, now: Txn, now_ms: int) -> Txn:

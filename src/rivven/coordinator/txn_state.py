@@ -72,6 +72,16 @@ class Txn:
         mine = (self.label, self.epoch, self.owner, self.owner_epoch, self.sequence)
         return mine == (other.label, other.epoch, other.owner, other.owner_epoch, other.sequence)
 
+    def outlives(self, other: Txn) -> bool:
+        """Has this attempt ended, and would that one be the same again, or an earlier one?
+
+        One producer with one epoch begins once under each sequence of an owner. Otherwise a beginning that was sent
+        twice could revive an attempt that has aborted, and the owner would commit what came after and not what came
+        before.
+        """
+        same = (self.owner, self.owner_epoch, self.epoch) == (other.owner, other.owner_epoch, other.epoch)
+        return self.status.complete and bool(self.owner) and same and other.sequence <= self.sequence
+
     # A new instance
 
     def initialized(self, timeout_ms: int, fresh_id: FreshId, now_ms: int, *, own_wish: bool) -> Txn:
