@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import struct
 import subprocess
@@ -181,7 +182,7 @@ def program() -> tuple[str, ...]:
     OUT.mkdir(exist_ok=True)
     target = OUT / f"load-{hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]}"
     if not target.exists():
-        fresh = target.with_suffix(".new")
+        fresh = target.with_suffix(f".{os.getpid()}")  # several processes may find it missing at once
         subprocess.run([compiler, "-O2", "-o", str(fresh), str(SOURCE)], check=True)
         fresh.rename(target)
     return (str(target),)
