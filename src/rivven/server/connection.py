@@ -19,7 +19,7 @@ from rivven.wire import Dialect, Format, Piece, Response, decode_request, dialec
 from rivven.wire import requests as ask
 from rivven.wire import responses as tell
 
-from .kafka import KafkaForm, encode_kafka, hand_over, is_version_question
+from .kafka import KafkaForm, encode_kafka, hand_over
 from .receive import Receiver
 
 if TYPE_CHECKING:
@@ -216,7 +216,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             call = kafka.decode_request(body)
         except Malformed as error:
-            if not is_version_question(error):
+            if not kafka.asks_for_versions(error):
                 self._hang_up(str(error))
                 return
             reply = self.session.expect(error.facts["correlation_id"], KafkaForm(kafka.API_VERSIONS, 0), now_us, 0)

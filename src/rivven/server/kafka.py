@@ -13,7 +13,7 @@ from rivven.broker import Reply
 from rivven.broker.kafka import Silence
 from rivven.errors import Malformed
 from rivven.wire import Piece
-from rivven.wire.kafka import API_VERSIONS, Call, encode_response
+from rivven.wire.kafka import Call, encode_response
 
 if TYPE_CHECKING:
     from .node import Node
@@ -41,11 +41,6 @@ def encode_kafka(reply: Reply) -> list[Piece] | None:
     except Malformed as error:  # it repeats a text of the request that no response can carry
         logger.info("a response cannot be written: %s", error)
         return None
-
-
-def is_version_question(error: Malformed) -> bool:
-    """Whether it was a question for versions in a version that we do not know."""
-    return error.facts.get("api_key") == API_VERSIONS
 
 
 def hand_over(node: Node, reply: Reply, call: Call) -> None:

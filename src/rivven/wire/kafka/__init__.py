@@ -5,7 +5,7 @@
 
 from . import made
 from .apis import API_VERSIONS, APIS, SERVED, Api, Stage
-from .codec import Call, advertised, decode_request, decode_response, encode_request, encode_response, refuse
+from .codec import Call, asks_for_versions, decode_request, decode_response, encode_request, encode_response
 from .errors import Error, code_of
 from .membership import decode_assignment, decode_subscription, encode_assignment, encode_subscription
 from .primitives import NO_ID
@@ -19,7 +19,7 @@ __all__ = [
     "Call",
     "Error",
     "Stage",
-    "advertised",
+    "asks_for_versions",
     "code_of",
     "decode_assignment",
     "decode_request",
@@ -30,5 +30,4 @@ __all__ = [
     "encode_response",
     "encode_subscription",
     "made",
-    "refuse",
 ]

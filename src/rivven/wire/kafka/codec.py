@@ -17,14 +17,12 @@ import msgspec
 from rivven.errors import Malformed
 
 from ..schema import Message, Piece
-from . import made
 from .apis import API_VERSIONS, APIS, SERVED, Api
-from .errors import Error
 from .primitives import skip_tags, unreadable
 from .twin import readers, writers
 
 if TYPE_CHECKING:
-    from .made.api_versions import ApiVersion
+    pass
 
 LENGTH = struct.Struct(">i")
 REQUEST_HEAD = struct.Struct(">hhih")
@@ -119,25 +117,12 @@ def encode_response(response: Message, api_key: int, version: int, correlation_i
     return parts
 
 
-def advertised() -> list[ApiVersion]:
-    """What a client is told that it may ask."""
-    return [made.api_versions.ApiVersion(api.key, *api.advertised) for api in SERVED.values()]
-
-
-def refuse(error: Malformed) -> list[Piece] | None:
-    """The answer to a request that was not taken; None if there is none, and the connection has to end.
-
-    ApiVersions of a version that nobody knows yet is answered in version 0, which every client reads.
-    """
+def asks_for_versions(error: Malformed) -> bool:
+    """Whether it was ApiVersions of a version that nobody knows yet, which is answered in version 0: every client
+    reads that. To any other request that was not taken there is no answer, and the connection has to end."""
     facts = error.facts
-    if (
-        facts.get("api_key") != API_VERSIONS
-        or facts["correlation_id"] is None
-        or APIS[API_VERSIONS].knows(facts["version"])
-    ):
-        return None
-    response = made.api_versions.ApiVersionsResponse(Error.UNSUPPORTED_VERSION, advertised())
-    return encode_response(response, API_VERSIONS, 0, facts["correlation_id"])
+    whole = facts.get("api_key") == API_VERSIONS and facts.get("correlation_id") is not None
+    return whole and not APIS[API_VERSIONS].knows(facts["version"])
 
 
 # The client's side
