@@ -7,7 +7,6 @@ from . import made
 from .apis import API_VERSIONS, APIS, SERVED, Api, Stage
 from .codec import Call, asks_for_versions, decode_request, decode_response, encode_request, encode_response
 from .errors import Error, code_of
-from .membership import decode_assignment, decode_subscription, encode_assignment, encode_subscription
 from .primitives import NO_ID
 
 __all__ = [
@@ -21,13 +20,9 @@ __all__ = [
     "Stage",
     "asks_for_versions",
     "code_of",
-    "decode_assignment",
     "decode_request",
     "decode_response",
-    "decode_subscription",
-    "encode_assignment",
     "encode_request",
     "encode_response",
-    "encode_subscription",
     "made",
 ]
