@@ -18,6 +18,7 @@ from itertools import cycle
 from typing import NamedTuple
 
 from .errors import Malformed
+from .fields import FieldReader
 from .model import TopicPartition
 
 Assignment = dict[str, list[TopicPartition]]
@@ -230,25 +231,8 @@ def _partitions(partitions: Iterable[TopicPartition]) -> bytes:
     return b"".join(parts)
 
 
-class _Reader:
+class _Reader(FieldReader):
     """Takes fields off bytes that a client made, and says what is wrong with them."""
-
-    def __init__(self, data: bytes, what: str) -> None:
-        self._data = data
-        self._at = 0
-        self._what = what
-
-    def _take(self, length: int) -> bytes:
-        start, self._at = self._at, self._at + length
-        if length < 0 or self._at > len(self._data):
-            raise Malformed(what=self._what, reason=f"a field at byte {start} reaches beyond its end")
-        return self._data[start : self._at]
-
-    def i16(self) -> int:
-        return int.from_bytes(self._take(2), "big", signed=True)
-
-    def i32(self) -> int:
-        return int.from_bytes(self._take(4), "big", signed=True)
 
     def count(self) -> int:
         count = self.i32()
@@ -258,19 +242,10 @@ class _Reader:
 
     def data(self) -> bytes:
         length = self.i32()
-        return b"" if length == -1 else self._take(length)
+        return b"" if length == -1 else self.take(length)
 
     def text(self) -> str:
         return self.text_or_none() or ""
-
-    def text_or_none(self) -> str | None:
-        length = self.i16()
-        if length == -1:
-            return None
-        try:
-            return self._take(length).decode()
-        except UnicodeDecodeError as error:
-            raise Malformed(what=self._what, reason=str(error)) from error
 
     def partitions(self) -> tuple[TopicPartition, ...]:
         found: list[TopicPartition] = []

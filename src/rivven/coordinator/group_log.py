@@ -22,6 +22,7 @@ from typing import TypeVar
 import msgspec
 
 from rivven.errors import Malformed
+from rivven.fields import FieldReader
 
 CLASSIC_KEY = 2
 CLASSIC_VALUE = 3
@@ -189,28 +190,8 @@ def _text(text: str | None) -> bytes:
     return _I16.pack(len(data)) + data
 
 
-class _Reader:
+class _Reader(FieldReader):
     """Takes fields off bytes, and says what is wrong with them."""
-
-    def __init__(self, data: bytes, what: str) -> None:
-        self._data = data
-        self._at = 0
-        self._what = what
-
-    def _take(self, length: int) -> bytes:
-        start, self._at = self._at, self._at + length
-        if length < 0 or self._at > len(self._data):
-            raise Malformed(what=self._what, reason=f"a field at byte {start} reaches beyond the record")
-        return self._data[start : self._at]
-
-    def i16(self) -> int:
-        return int.from_bytes(self._take(2), "big", signed=True)
-
-    def i32(self) -> int:
-        return int.from_bytes(self._take(4), "big", signed=True)
-
-    def i64(self) -> int:
-        return int.from_bytes(self._take(8), "big", signed=True)
 
     def count(self) -> int:
         count = self.i32()
@@ -219,19 +200,10 @@ class _Reader:
         return count
 
     def data(self) -> bytes:
-        return self._take(self.i32())
+        return self.take(self.i32())
 
     def text(self) -> str:
         text = self.text_or_none()
         if text is None:
             raise Malformed(what=self._what, reason=f"a text before byte {self._at} is missing")
         return text
-
-    def text_or_none(self) -> str | None:
-        length = self.i16()
-        if length == -1:
-            return None
-        try:
-            return self._take(length).decode()
-        except UnicodeDecodeError as error:
-            raise Malformed(what=self._what, reason=str(error)) from error

@@ -19,6 +19,7 @@ from collections.abc import Iterable
 import msgspec
 
 from rivven.errors import Malformed
+from rivven.fields import FieldReader
 from rivven.model import NO_EPOCH, NO_PRODUCER, Epoch, ProducerId, TopicPartition
 
 from .txn_state import Txn
@@ -181,28 +182,8 @@ def _text(text: str) -> bytes:
     return _varint(len(data) + 1) + data
 
 
-class _Reader:
+class _Reader(FieldReader):
     """Takes fields off bytes, and says what is wrong with them."""
-
-    def __init__(self, data: bytes, what: str) -> None:
-        self._data = data
-        self._at = 0
-        self._what = what
-
-    def take(self, length: int) -> bytes:
-        start, self._at = self._at, self._at + length
-        if length < 0 or self._at > len(self._data):
-            raise Malformed(what=self._what, reason=f"a field at byte {start} reaches beyond the record")
-        return self._data[start : self._at]
-
-    def i16(self) -> int:
-        return int.from_bytes(self.take(2), "big", signed=True)
-
-    def i32(self) -> int:
-        return int.from_bytes(self.take(4), "big", signed=True)
-
-    def i64(self) -> int:
-        return int.from_bytes(self.take(8), "big", signed=True)
 
     def varint(self) -> int:
         number = 0
@@ -221,16 +202,10 @@ class _Reader:
         return count
 
     def text(self) -> str:
-        return self._decoded(self.varint() - 1)
+        return self.text_of(self.varint() - 1)
 
     def short_text(self) -> str:
-        return self._decoded(self.i16())
-
-    def _decoded(self, length: int) -> str:
-        try:
-            return self.take(length).decode()
-        except UnicodeDecodeError as error:
-            raise Malformed(what=self._what, reason=str(error)) from error
+        return self.text_of(self.i16())
 
     def tags(self) -> dict[int, _Reader]:
         found = {}
