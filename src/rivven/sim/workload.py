@@ -241,15 +241,10 @@ def outcome(parcel: Parcel, part: Part, response: Response | None) -> tuple[int,
 # Records out
 
 
-class Consumer:
-    """Reads its partitions from the start on, by both kinds of request, and commits where it stands as its group."""
+class Asker:
+    """One who asks, waits for the answer, and asks again: `_next`, until it is told to stop."""
 
-    def __init__(self, name: str, stage: Stage, client: SimClient, partitions: Sequence[TopicPartition]) -> None:
-        self.name = name
-        self.positions = dict.fromkeys(partitions, 0)
-        self.found: dict[TopicPartition, dict[int, bytes]] = {partition: {} for partition in partitions}
-        self._stage = stage
-        self._client = client
+    def __init__(self) -> None:
         self._asking = False
         self._stopped = False
 
@@ -264,6 +259,21 @@ class Consumer:
     @property
     def settled(self) -> bool:
         return not self._asking
+
+    def _next(self) -> None:
+        raise NotImplementedError
+
+
+class Consumer(Asker):
+    """Reads its partitions from the start on, by both kinds of request, and commits where it stands as its group."""
+
+    def __init__(self, name: str, stage: Stage, client: SimClient, partitions: Sequence[TopicPartition]) -> None:
+        self.name = name
+        self.positions = dict.fromkeys(partitions, 0)
+        self.found: dict[TopicPartition, dict[int, bytes]] = {partition: {} for partition in partitions}
+        self._stage = stage
+        self._client = client
+        super().__init__()
 
     def _next(self) -> None:
         rng = self._stage.rng
@@ -388,27 +398,14 @@ def look(
     client.ask(ask.GetOffset(group, partition.topic, partition.partition), answered)
 
 
-class Auditor:
+class Auditor(Asker):
     """Reads bounds and other groups' offsets, and now and then deletes the oldest records of a partition."""
 
     def __init__(self, stage: Stage, client: SimClient, groups: Sequence[str]) -> None:
         self._stage = stage
         self._client = client
         self._groups = groups
-        self._asking = False
-        self._stopped = False
-
-    def begin(self) -> None:
-        if not self._stopped and not self._asking:
-            self._asking = True
-            self._next()
-
-    def stop(self) -> None:
-        self._stopped = True
-
-    @property
-    def settled(self) -> bool:
-        return not self._asking
+        super().__init__()
 
     def _next(self) -> None:
         rng = self._stage.rng
@@ -451,7 +448,7 @@ class Auditor:
 # Topics
 
 
-class TopicMaker:
+class TopicMaker(Asker):
     """Makes a topic, fills it, reads it, deletes it, and makes it again, while somebody waits for its records.
 
     It alone uses its topic, one request at a time. If it never hears what became of one it takes another name, since
@@ -467,25 +464,16 @@ class TopicMaker:
         self._expected: list[bytes] | None = None
         """What the topic holds; None while there is none."""
         self._count = 0
-        self._asking = False
         self._watching = 0
-        self._stopped = False
+        super().__init__()
 
     @property
     def topic(self) -> str:
         return f"{self._name}-{self._generation}"
 
-    def begin(self) -> None:
-        if not self._stopped and not self._asking:
-            self._asking = True
-            self._next()
-
-    def stop(self) -> None:
-        self._stopped = True
-
     @property
     def settled(self) -> bool:
-        return not self._asking and self._watching == 0
+        return super().settled and self._watching == 0
 
     def _next(self) -> None:
         rng = self._stage.rng
