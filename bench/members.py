@@ -13,18 +13,9 @@ import struct
 import time
 from typing import Any, NamedTuple
 
-from rivven.wire.kafka import (
-    SERVED,
-    Error,
-    decode_assignment,
-    decode_response,
-    encode_assignment,
-    encode_request,
-    encode_subscription,
-    made,
-)
-from rivven.wire.kafka.made.consumer_protocol_assignment import ConsumerProtocolAssignment, TopicPartition
-from rivven.wire.kafka.made.consumer_protocol_subscription import ConsumerProtocolSubscription
+from rivven.assign import Subscription, decode_assignment, encode_assignment, encode_subscription
+from rivven.model import TopicPartition
+from rivven.wire.kafka import SERVED, Error, decode_response, encode_request, made
 from rivven.wire.kafka.made.heartbeat import HeartbeatRequest
 from rivven.wire.kafka.made.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from rivven.wire.kafka.made.leave_group import LeaveGroupRequest, MemberIdentity
@@ -56,13 +47,13 @@ async def _measure(port: int, group: str, topic: str, partitions: int, members: 
         begun = time.perf_counter()
         await settle(everybody)
         first_s = time.perf_counter() - begun
-        check_shares(everybody, partitions)
+        check_shares([member.share for member in everybody], partitions)
         leaver, *others = everybody
         begun = time.perf_counter()
         await leaver.leave()
         await settle(others)
         second_s = time.perf_counter() - begun
-        check_shares(others, partitions)
+        check_shares([member.share for member in others], partitions)
         return Rebalances(first_s, second_s, others[0].generation)
     finally:
         for member in everybody:
@@ -90,14 +81,17 @@ async def settle(members: list[Member]) -> None:
     await asyncio.gather(*(take_part(member) for member in members))
 
 
-def check_shares(members: list[Member], partitions: int) -> None:
+def check_shares(shares: list[list[int]], partitions: int) -> None:
     """Every partition went to somebody, and to nobody else."""
-    dealt = sorted(number for member in members for number in member.share)
+    dealt = sorted(number for share in shares for number in share)
     assert dealt == list(range(partitions)), f"{len(dealt)} partitions were dealt out, of {partitions}"
 
 
 class Member:
-    def __init__(self, group: str, topic: str, partitions: int) -> None:
+    def __init__(
+        self, streams: tuple[asyncio.StreamReader, asyncio.StreamWriter], group: str, topic: str, partitions: int
+    ) -> None:
+        self._reader, self._writer = streams
         self._group, self._topic, self._partitions = group, topic, partitions
         self._id = ""
         self.generation = -1
@@ -106,9 +100,7 @@ class Member:
 
     @classmethod
     async def connect(cls, port: int, group: str, topic: str, partitions: int) -> Member:
-        member = cls(group, topic, partitions)
-        member._reader, member._writer = await asyncio.open_connection("127.0.0.1", port)
-        return member
+        return cls(await asyncio.open_connection("127.0.0.1", port), group, topic, partitions)
 
     def close(self) -> None:
         self._writer.close()
@@ -136,9 +128,7 @@ class Member:
         if synced.error_code == Error.REBALANCE_IN_PROGRESS:
             return
         assert synced.error_code == Error.NONE, synced
-        self.share = [
-            number for each in decode_assignment(synced.assignment).assigned_partitions for number in each.partitions
-        ]
+        self.share = [partition for _, partition in decode_assignment(synced.assignment)]
         self.has_share = True
 
     async def leave(self) -> None:
@@ -146,7 +136,7 @@ class Member:
         assert left.error_code == Error.NONE, left
 
     async def _join(self) -> JoinGroupResponse:
-        subscription = encode_subscription(ConsumerProtocolSubscription([self._topic]))
+        subscription = encode_subscription(Subscription((self._topic,)))
         protocols = [JoinGroupRequestProtocol(ASSIGNOR, subscription)]
         answer: JoinGroupResponse = await self._ask(
             JoinGroupRequest(self._group, SESSION_MS, REBALANCE_MS, self._id, None, "consumer", protocols)
@@ -165,7 +155,7 @@ class Member:
         ]
 
     def _share(self, numbers: range) -> bytes:
-        return encode_assignment(ConsumerProtocolAssignment([TopicPartition(self._topic, list(numbers))]))
+        return encode_assignment(TopicPartition(self._topic, number) for number in numbers)
 
     async def _ask(self, request: Any) -> Any:
         key = _KEYS[type(request)]
@@ -175,7 +165,7 @@ class Member:
         return decode_response(await self._reader.readexactly(length), key, version)[1]
 
 
-_KEYS = {
+_KEYS: dict[type[Any], int] = {
     JoinGroupRequest: made.join_group.API_KEY,
     SyncGroupRequest: made.sync_group.API_KEY,
     HeartbeatRequest: made.heartbeat.API_KEY,

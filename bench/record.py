@@ -9,6 +9,7 @@ import gc
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -65,10 +66,10 @@ def records(meter: Meter) -> None:
     for name, rows in (("", new_records()), ("_headers", new_records(headers=True))):
         batch = record.encode(rows)
         arrow = record.to_arrow(batch)
-        meter.measure(f"encode{name}", lambda rows=rows: record.encode(rows), units=RECORDS)
-        meter.measure(f"decode{name}", lambda batch=batch: record.decode(batch), units=RECORDS)
-        meter.measure(f"to_arrow{name}", lambda batch=batch: record.to_arrow(batch), units=RECORDS)
-        meter.measure(f"from_arrow{name}", lambda arrow=arrow: record.from_arrow(arrow), units=RECORDS)
+        meter.measure(f"encode{name}", partial(record.encode, rows), units=RECORDS)
+        meter.measure(f"decode{name}", partial(record.decode, batch), units=RECORDS)
+        meter.measure(f"to_arrow{name}", partial(record.to_arrow, batch), units=RECORDS)
+        meter.measure(f"from_arrow{name}", partial(record.from_arrow, arrow), units=RECORDS)
 
 
 def projections(meter: Meter) -> None:
@@ -84,8 +85,8 @@ def codecs(meter: Meter) -> None:
     for codec in Codec:
         batch = record.encode(rows, codec=codec)
         name = codec.name.lower()
-        meter.measure(f"encode_{name}", lambda codec=codec: record.encode(rows, codec=codec), units=RECORDS)
-        meter.measure(f"decode_{name}", lambda batch=batch: record.decode(batch), units=RECORDS)
+        meter.measure(f"encode_{name}", partial(record.encode, rows, codec=codec), units=RECORDS)
+        meter.measure(f"decode_{name}", partial(record.decode, batch), units=RECORDS)
 
 
 def batches(meter: Meter) -> None:

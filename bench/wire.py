@@ -10,7 +10,8 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from rivven.wire import (
     Format,
@@ -41,8 +42,8 @@ def measure(bench: str, act: Callable[[], object], *, units: int = 1) -> None:
     print(json.dumps({"bench": bench, "ns": round(statistics.median(times_ns)), "best_ns": round(min(times_ns))}))
 
 
-def body_of(frame: list[object]) -> bytes:
-    return b"".join(frame)[4:]  # type: ignore[arg-type]
+def body_of(frame: Sequence[bytes | bytearray | memoryview]) -> bytes:
+    return b"".join(frame)[4:]
 
 
 def small(form: Format) -> None:
@@ -55,9 +56,9 @@ def small(form: Format) -> None:
     for kind, request in asked.items():
         body = body_of(encode_request(request, 7, form))
         view = memoryview(bytearray(body))
-        measure(f"decode_{kind}_{name}", lambda body=body: decode_request(body))
-        measure(f"decode_{kind}_view_{name}", lambda view=view: decode_request(view))
-        measure(f"encode_{kind}_{name}", lambda request=request: encode_request(request, 7, form))
+        measure(f"decode_{kind}_{name}", partial(decode_request, body))
+        measure(f"decode_{kind}_view_{name}", partial(decode_request, view))
+        measure(f"encode_{kind}_{name}", partial(encode_request, request, 7, form))
     published = responses.Published(1_000_000, 3)
     body = body_of(encode_response(published, 7, form))
     measure(f"encode_published_{name}", lambda: encode_response(published, 7, form))
@@ -86,7 +87,7 @@ def batches() -> None:
             (requests.TopicBatches("orders", tuple(requests.PartitionBatches(n, view) for n in range(partitions))),),
         )
         body = memoryview(bytearray(body_of(encode_request(produce, 7))))
-        measure(f"decode_produce_batches_{partitions}", lambda body=body: decode_request(body))
+        measure(f"decode_produce_batches_{partitions}", partial(decode_request, body))
         fetched = responses.FetchedBatches(
             (
                 responses.TopicFetched(
@@ -97,7 +98,7 @@ def batches() -> None:
                 ),
             )
         )
-        measure(f"encode_fetched_batches_{partitions}", lambda fetched=fetched: encode_response(fetched, 7))
+        measure(f"encode_fetched_batches_{partitions}", partial(encode_response, fetched, 7))
 
 
 def split() -> None:
