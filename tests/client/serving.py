@@ -100,7 +100,7 @@ Play = Callable[[Request], "Response | Awaitable[Response | None] | None"]
 
 
 class Actor:
-    """A server that answers as it is told; None is no answer. It shakes hands by itself."""
+    """A server that answers as it is told; None is no answer. It shakes hands and gives identities by itself."""
 
     def __init__(self, play: Play, *, capabilities: int = 0) -> None:
         self._play = play
@@ -108,6 +108,7 @@ class Actor:
         self.heard: list[Request] = []
         self.connections: list[asyncio.StreamWriter] = []
         self.connected = 0
+        self.identities = 0
 
     async def __aenter__(self) -> Actor:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
@@ -140,6 +141,9 @@ class Actor:
     async def _answer(self, request: Request) -> Response | None:
         if isinstance(request, ask.Handshake):
             return tell.HandshakeResult(2, True, "OK", request.capabilities & self._capabilities)
+        if request == ask.InitProducerId(None):
+            self.identities += 1
+            return tell.ProducerIdInitialized(self.identities, 0)
         self.heard.append(request)
         response = self._play(request)
         return await response if isinstance(response, Awaitable) else response  # type: ignore[return-value]

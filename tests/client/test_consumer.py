@@ -337,5 +337,5 @@ def test_an_inbox_asks_for_what_has_room_and_ahead_only_for_what_is_known_to_be_
     plan = inbox.plan(ahead=False)
     request = inbox.request(plan, 7)
     assert [(part.partition, part.fetch_offset) for part in request.topics[0].partitions] == [(0, 0), (1, 5)]
-    inbox.shelf(1).high_watermark = 9
+    inbox.shelf(1).end_offset = 9
     assert [shelf.partition for shelf in inbox.plan(ahead=True).shelves] == [1]

@@ -119,7 +119,7 @@ def test_members_share_the_partitions_and_every_record_is_read_once(address, nam
     def behind(consumer: GroupConsumer) -> int:
         """What is known to be unread."""
         return sum(
-            max(0, shelf.high_watermark - shelf.position) + (shelf.high_watermark < 0)
+            max(0, shelf.end_offset - shelf.position) + (shelf.end_offset < 0)
             for shelf in consumer._inbox.shelves.values()
         )
 

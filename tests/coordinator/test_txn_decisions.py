@@ -67,6 +67,18 @@ def test_a_repeat_answers_what_was_decided_and_changes_nothing():
     assert (desk.markers, desk.log) == (markers, log)
 
 
+def test_whoever_joins_takes_part_in_the_present_registration():
+    desk = Desk()
+    assert desk.ask(RegisterOwner("query", join=True)) == Registered(0, NO_SEQUENCE), "the first makes one"
+    desk.attempt(1, 4, T0)
+    desk.decide(4, 1)
+    desk.attempt(2, 5, T0)
+    log = list(desk.log)
+    assert desk.ask(RegisterOwner("query", join=True)) == Registered(0, 4)
+    assert desk.log == log, "nothing is written"
+    assert desk.decide(5, 2) == Decided(5, ((2, 0),)), "and nothing was aborted"
+
+
 def test_older_sequences_answer_what_was_decided_as_far_as_is_remembered():
     desk = ready()
     desk.decide(0, 1)

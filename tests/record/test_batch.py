@@ -184,6 +184,16 @@ def test_a_stamp_gives_every_record_the_time_of_its_append(record: ModuleType):
     assert [one.timestamp_ms for one in record.decode(buffer, 4)] == [123_456] * 3
 
 
+@pytest.mark.parametrize("transactional", [False, True])
+def test_a_batch_can_be_numbered_after_it_was_made(record: ModuleType, transactional):
+    numbers = {"producer_id": 2**40, "producer_epoch": 3, "base_sequence": 2**31 - 1, "transactional": transactional}
+    made = record.encode(ROWS, codec=record.Codec.LZ4, **numbers)
+    batch = record.encode(ROWS, codec=record.Codec.LZ4, producer_id=1, base_sequence=5, transactional=True)
+    buffer = bytearray(b"....") + batch
+    record.number(buffer, position=4, **numbers)
+    assert buffer[4:] == made
+
+
 def test_walk_gives_whole_batches_and_stops_at_a_partial_one(record: ModuleType):
     batches = [record.encode(ROWS[:count], base_offset=10 * count) for count in (1, 2, 3)]
     buffer = b"".join(batches)

@@ -133,7 +133,7 @@ OUR_REQUESTS: dict[str, Request] = {
         None,
     ),
     "GetMetrics": q.GetMetrics("rivven_"),
-    "RegisterOwner": q.RegisterOwner("query"),
+    "RegisterOwner": q.RegisterOwner("query", True),
     "BeginOwnedTransaction": q.BeginOwnedTransaction("x", 7, 0, 60_000, "query", 1, 300),
     "Decide": q.Decide("query", 1, 300, (q.TxnProducer(7, 0), q.TxnProducer(8, 2))),
     "Handshake/capabilities": q.Handshake(2, "rivven-client", 15),

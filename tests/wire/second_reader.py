@@ -75,7 +75,7 @@ KNOWN = {
         "FetchBatches",
         lambda b: (b.u(), b.u(), b.u(), b.byte(), b.many(b.s, lambda: b.many(b.u, b.u, b.u, b.i))),
     ),
-    44: ("RegisterOwner", lambda b: (b.s(),)),
+    44: ("RegisterOwner", lambda b: (b.s(), b.flag())),
     45: ("BeginOwnedTransaction", lambda b: (b.s(), b.u(), b.u(), b.maybe(b.u), b.s(), b.u(), b.u())),
     46: ("Decide", lambda b: (b.s(), b.u(), b.u(), b.many(b.u, b.u))),
 }

@@ -15,12 +15,13 @@ from random import Random
 from rivven.coordinator import REQUEST, GroupConfig, TxnConfig
 from rivven.errors import RivvenError
 from rivven.log import Store
-from rivven.model import TopicPartition
+from rivven.model import ProducerId, TopicPartition
 from rivven.ports import Clock, Disk
 from rivven.wire import Request
 
 from .admit import Admission
 from .fetch import Reader, Waiting
+from .groups import TOPIC as GROUPS_TOPIC
 from .groups import GroupKeeper
 from .identity import cluster_id
 from .kafka import Kafka
@@ -155,8 +156,14 @@ class Broker:
         done: Callable[[RivvenError | None], None],
     ) -> None:
         """End a transaction that a partition shows as open and no coordinator knows of."""
+
+        def marked(_: int, error: RivvenError | None) -> None:
+            if error is None and partition.topic == GROUPS_TOPIC:
+                self.groups.end_transaction(ProducerId(producer_id), committed=commit)
+            done(error)
+
         log = self.topics.log(*partition)
-        self._publisher.append_marker(log, producer_id, producer_epoch, commit, lambda _, error: done(error))
+        self._publisher.append_marker(log, producer_id, producer_epoch, commit, marked)
 
     def lags(self) -> Iterator[Lag]:
         """How far each group is behind, partition by partition."""

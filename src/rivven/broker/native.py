@@ -117,6 +117,8 @@ class Native:
             )
             for record in request.records
         ]
+        if not rows:  # a producer's way to have its topic made before it knows where its records go
+            self._broker.topics.to_publish(request.topic, request.partition)
         return self._publish_rows(request.topic, request.partition, rows, reply)
 
     def _publish_rows(self, topic: str, partition: int | None, rows: list[Any], reply: Reply) -> Response | None:

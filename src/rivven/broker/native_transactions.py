@@ -88,19 +88,22 @@ class NativeTransactions:
         wanted = request.producer_id
         if wanted is not None and wanted > PRODUCER_ID_MAX:
             return tell.Error(f"INVALID_REQUEST: the producer id {wanted} is above {PRODUCER_ID_MAX}")
-        response = tell.ProducerIdInitialized(*self._epochs.init(wanted))
-        if wanted is None or not self._has_open(wanted):
+        producer_id, epoch = self._epochs.init(wanted)
+        response = tell.ProducerIdInitialized(producer_id, epoch)
+        if producer_id != wanted:
             return response
-        # What its earlier life left open keeps readers waiting. If it cannot be aborted it is ending already.
-        abort = txn.AbortTxn(txn.native_id(wanted))
-        self._broker.transactions.ask(abort, lambda _: self._fulfil(reply, response))
-        return None
+        # The life before must stay out also after a crash. And what it left open has ended before this one asks for
+        # the offsets of its group: they may be part of that.
+        life = txn.NextLife(ProducerId(producer_id), Epoch(epoch))
 
-    def _has_open(self, producer_id: int) -> bool:
-        try:
-            return self._broker.transactions.describe(txn.native_id(producer_id)).status is txn.TxnStatus.ONGOING
-        except TransactionNotFound:
-            return False
+        def begun(result: object) -> None:
+            if isinstance(result, ConcurrentTransactions):
+                self._broker.transactions.ask(life, begun)
+            else:
+                self._fulfil(reply, _said(result) or response)
+
+        self._broker.transactions.ask(life, begun)
+        return None
 
     def _publish(self, request: ask.IdempotentPublish, reply: Reply) -> Response | None:
         if (refusal := self._refusal(request, request.sequence, single=True)) is not None:
@@ -361,7 +364,7 @@ class NativeTransactions:
             else:
                 self._fulfil(reply, _said(result) or tell.Ok())
 
-        self._broker.transactions.ask(txn.RegisterOwner(request.owner), answer)
+        self._broker.transactions.ask(txn.RegisterOwner(request.owner, request.join), answer)
 
     def _begin_owned(self, request: ask.BeginOwnedTransaction, reply: Reply) -> Response | None:
         if not request.owner:

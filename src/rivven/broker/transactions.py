@@ -31,6 +31,7 @@ from rivven.model import Epoch, ProducerId, TopicPartition
 from rivven.ports import Clock
 from rivven.record import decode, partition_for_key, walk
 
+from .groups import TOPIC as GROUPS_TOPIC
 from .groups import GroupKeeper
 from .publish import Publisher
 
@@ -112,7 +113,13 @@ class TransactionKeeper:
             for log in self._store.logs
             for producer_id, first in log.facts.transactions.open_transactions().items()
         ]
-        return self._transactions.hanging(found)
+        return self._transactions.hanging(found, self.home_of)
+
+    def home_of(self, group: str) -> TopicPartition | None:
+        """Where the offsets of a group lie, and the markers of its transactions; None as long as there are none."""
+        if not any(topic.name == GROUPS_TOPIC for topic in self._store.topics):
+            return None
+        return self._groups.log_of(group).partition
 
     def list(self) -> list[DescribedTxn]:
         return self._transactions.list()

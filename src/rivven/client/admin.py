@@ -1,4 +1,4 @@
-"""What can be asked about topics, groups, quotas and the cluster: one request each, no state."""
+"""What can be asked about topics, groups, transactions, quotas and the cluster: no state."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from rivven.wire import requests as ask
 from rivven.wire import responses as tell
 
 from .failures import server_error
+from .transactions_admin import TransactionsAdmin
 
 R = TypeVar("R", bound=Response)
 
 
-class Admin:
+class Admin(TransactionsAdmin):
     """The administrative half of a client.
 
     Errors of the server are `ServerException`; whatever says `retriable` may be tried again.

@@ -18,7 +18,7 @@ import asyncio
 import os
 import re
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial, wraps
 from pathlib import Path
@@ -32,19 +32,31 @@ from . import client as shell_client
 from . import consumer as shell_consumer
 from . import group_consumer as shell_group
 from . import producer as shell_producer
+from . import transaction as shell_transaction
 from .consumer import FETCH_BYTES, WAIT_MS
 from .failures import Closed
 from .group_consumer import MemberOptions
+from .inbox import Isolation
 from .options import Options
 from .outbox import BATCH_BYTES_MAX, BUFFER_BYTES, DELIVERY_TIMEOUT_MS, REQUEST_BYTES_MAX
 from .reader import Reader
 from .shell import make_cluster, make_tls_cluster
+from .transaction import TIMEOUT_MS, SendOptions
 from .values import Delivery, Headers, Message, OnDelivery, Position
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Consumer", "GroupConsumer", "Producer", "RivvenClient", "connect", "connect_tls"]
+__all__ = [
+    "Attempt",
+    "Consumer",
+    "GroupConsumer",
+    "Producer",
+    "RivvenClient",
+    "Transaction",
+    "connect",
+    "connect_tls",
+]
 
 A = TypeVar("A", covariant=True)
 K = TypeVar("K")
@@ -170,6 +182,9 @@ class RivvenClient(_Blocking[shell_client.RivvenClient]):
         batch_bytes_max: int = BATCH_BYTES_MAX,
         request_bytes_max: int = REQUEST_BYTES_MAX,
         delivery_timeout_ms: int = DELIVERY_TIMEOUT_MS,
+        idempotent: bool = True,
+        transactional_id: str | None = None,
+        transaction_timeout_ms: int = TIMEOUT_MS,
     ) -> Producer:
         making = self._inner.producer(
             topic,
@@ -182,6 +197,9 @@ class RivvenClient(_Blocking[shell_client.RivvenClient]):
             batch_bytes_max=batch_bytes_max,
             request_bytes_max=request_bytes_max,
             delivery_timeout_ms=delivery_timeout_ms,
+            idempotent=idempotent,
+            transactional_id=transactional_id,
+            transaction_timeout_ms=transaction_timeout_ms,
         )
         return Producer(self._thread.run(making), self._thread)
 
@@ -197,6 +215,7 @@ class RivvenClient(_Blocking[shell_client.RivvenClient]):
         *,
         fetch_bytes: int = FETCH_BYTES,
         wait_ms: int = WAIT_MS,
+        isolation: Isolation = "read_committed",
     ) -> Consumer: ...
 
     @overload
@@ -224,6 +243,7 @@ class RivvenClient(_Blocking[shell_client.RivvenClient]):
         pattern: str | re.Pattern[str] | None = None,
         fetch_bytes: int = FETCH_BYTES,
         wait_ms: int = WAIT_MS,
+        isolation: Isolation = "read_committed",
         **membership: Any,
     ) -> Consumer | GroupConsumer:
         make: Any = self._inner.consumer  # which of its shapes is asked for, it sees itself
@@ -233,12 +253,18 @@ class RivvenClient(_Blocking[shell_client.RivvenClient]):
             pattern=pattern,
             fetch_bytes=fetch_bytes,
             wait_ms=wait_ms,
+            isolation=isolation,
             **membership,
         )
         inner = self._thread.run(making)
         if isinstance(inner, shell_group.GroupConsumer):
             return GroupConsumer(inner, self._thread)
         return Consumer(inner, self._thread)
+
+    def attempt(self, owner: str, owner_epoch: int, sequence: int, *, timeout_ms: int = TIMEOUT_MS) -> Attempt:
+        """Begin a transaction over which the owner will decide, under this sequence."""
+        making = self._inner.attempt(owner, owner_epoch, sequence, timeout_ms=timeout_ms)
+        return Attempt(self._thread.run(making), self._thread)
 
     close = _waits(shell_client.RivvenClient.close)
     authenticate = _waits(shell_client.RivvenClient.authenticate)
@@ -247,6 +273,8 @@ class RivvenClient(_Blocking[shell_client.RivvenClient]):
     consume = _waits(shell_client.RivvenClient.consume)
     init_producer_id = _waits(shell_client.RivvenClient.init_producer_id)
     publish_idempotent = _waits(shell_client.RivvenClient.publish_idempotent)
+    register_owner = _waits(shell_client.RivvenClient.register_owner)
+    decide = _waits(shell_client.RivvenClient.decide)
     begin_transaction = _waits(shell_client.RivvenClient.begin_transaction)
     add_partitions_to_txn = _waits(shell_client.RivvenClient.add_partitions_to_txn)
     commit_transaction = _waits(shell_client.RivvenClient.commit_transaction)
@@ -275,6 +303,12 @@ class RivvenClient(_Blocking[shell_client.RivvenClient]):
     describe_members = _waits(shell_client.RivvenClient.describe_members)
     committed_offsets = _waits(shell_client.RivvenClient.committed_offsets)
     reset_offsets = _waits(shell_client.RivvenClient.reset_offsets)
+    list_transactions = _waits(shell_client.RivvenClient.list_transactions)
+    describe_transactions = _waits(shell_client.RivvenClient.describe_transactions)
+    describe_producers = _waits(shell_client.RivvenClient.describe_producers)
+    find_hanging_transactions = _waits(shell_client.RivvenClient.find_hanging_transactions)
+    abort_open_transaction = _waits(shell_client.RivvenClient.abort_open_transaction)
+    abort_hanging_transaction = _waits(shell_client.RivvenClient.abort_hanging_transaction)
     get_metrics = _waits(shell_client.RivvenClient.get_metrics)
     ping = _waits(shell_client.RivvenClient.ping)
 
@@ -295,6 +329,8 @@ class Producer(_Blocking[shell_producer.Producer]):
         )
         inner._guard = self._lock
         inner._on_room = self._tell_room
+        self._joined: dict[str, Producer] = {inner.topic: self}
+        """Those that take part in its transactions, by topic."""
 
     def __enter__(self) -> Producer:
         return self
@@ -310,6 +346,21 @@ class Producer(_Blocking[shell_producer.Producer]):
     def waiting_bytes(self) -> int:
         """What was handed over and is not stored yet; at most `buffer_bytes` and one record."""
         return self._inner.waiting_bytes
+
+    @property
+    def is_idempotent(self) -> bool:
+        """Whether what is sent again is recognised, so that every record is stored once."""
+        return self._inner.is_idempotent
+
+    @property
+    def last_committed(self) -> int:
+        """The `sequence` of the last transaction that committed under this producer's `transactional_id`; -1 if none
+        has."""
+        return self._inner.last_committed
+
+    def transaction(self) -> Transaction:
+        """A transaction, for a producer that was made with a `transactional_id`: `with producer.transaction():`."""
+        return Transaction(self)
 
     def put(
         self,
@@ -416,6 +467,81 @@ class Producer(_Blocking[shell_producer.Producer]):
     send_arrow = _waits(shell_producer.Producer.send_arrow)
     put_arrow = _waits(shell_producer.Producer.put_arrow)
     flush = _waits(shell_producer.Producer.flush)
+
+
+class Attempt(_Blocking[shell_transaction.Attempt]):
+    """`rivven.Attempt`, blocking."""
+
+    def __init__(self, inner: shell_transaction.Attempt, thread: _LoopThread) -> None:
+        super().__init__(inner, thread)
+        self._producers: dict[str, Producer] = {}
+
+    def __enter__(self) -> Attempt:
+        return self
+
+    def __exit__(self, *why: Any) -> None:
+        self._thread.run(self._inner.__aexit__(*why))
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """Producer id and epoch: what a decision names it by."""
+        return self._inner.identity
+
+    def producer(self, topic: str, **options: Unpack[SendOptions]) -> Producer:
+        """The producer that sends to a topic as part of this transaction; one for each topic."""
+        return _joined(self._thread, self._inner.producer(topic, **options), self._producers)
+
+    def send_offsets(
+        self, consumer: Consumer | GroupConsumer | str, offsets: Mapping[TopicPartition, int] | None = None
+    ) -> None:
+        """Commit how far a consumer has read, or where a group goes on, as part of the transaction."""
+        inner = consumer if isinstance(consumer, str) else consumer._inner
+        self._thread.run(self._inner.send_offsets(inner, offsets))
+
+    flush = _waits(shell_transaction.Attempt.flush)
+    abort = _waits(shell_transaction.Attempt.abort)
+    close = _waits(shell_transaction.Attempt.close)
+
+
+class Transaction:
+    """`rivven.Transaction`, blocking: `with producer.transaction() as transaction:`."""
+
+    def __init__(self, home: Producer) -> None:
+        self._thread = home._thread
+        self._inner = home._inner.transaction()
+        self._joined = home._joined
+
+    def __enter__(self) -> Transaction:
+        self._thread.run(self._inner.__aenter__())
+        return self
+
+    def __exit__(self, *why: Any) -> None:
+        self._thread.run(self._inner.__aexit__(*why))
+
+    @property
+    def sequence(self) -> int:
+        return self._inner.sequence
+
+    def producer(self, topic: str, **options: Unpack[SendOptions]) -> Producer:
+        """A producer of another topic that takes part in this transaction, and in the later ones."""
+        return _joined(self._thread, self._inner.producer(topic, **options), self._joined)
+
+    def send_offsets(
+        self, consumer: Consumer | GroupConsumer | str, offsets: Mapping[TopicPartition, int] | None = None
+    ) -> None:
+        """Commit how far a consumer has read, or where a group goes on, as part of the transaction."""
+        inner = consumer if isinstance(consumer, str) else consumer._inner
+        self._thread.run(self._inner.send_offsets(inner, offsets))
+
+
+def _joined(
+    thread: _LoopThread, making: Coroutine[Any, Any, shell_producer.Producer], known: dict[str, Producer]
+) -> Producer:
+    """The one blocking producer of each that takes part in a transaction."""
+    inner = thread.run(making)
+    if inner.topic not in known:
+        known[inner.topic] = Producer(inner, thread)
+    return known[inner.topic]
 
 
 def _resolve(delivered: Future[int], delivery: Delivery) -> None:

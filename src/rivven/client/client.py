@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, TypeVar, Unpack, overload
 
 from rivven.model import TopicPartition
-from rivven.record import Codec
 from rivven.wire import Request, Response
 from rivven.wire import requests as ask
 from rivven.wire import responses as tell
@@ -19,10 +18,22 @@ from .consumer import FETCH_BYTES, WAIT_MS, Consumer
 from .coordinator_link import Coordinator
 from .failures import ConfigException, SerializationException
 from .group_consumer import GroupConsumer, MemberOptions, make_member
+from .inbox import Isolation
 from .options import Options
-from .outbox import BATCH_BYTES_MAX, BUFFER_BYTES, DELIVERY_TIMEOUT_MS, REQUEST_BYTES_MAX, Sending, as_bytes
+from .outbox import BATCH_BYTES_MAX, BUFFER_BYTES, DELIVERY_TIMEOUT_MS, REQUEST_BYTES_MAX, as_bytes
 from .producer import Producer
 from .shell import Channel, Cluster, log_in_by_scram, log_in_plainly, make_cluster, make_tls_cluster
+from .transaction import (
+    TIMEOUT_MS,
+    Attempt,
+    Decision,
+    Owner,
+    SendOptions,
+    Transactions,
+    decide,
+    register_owner,
+    sending,
+)
 from .values import GroupState, Message, ProducerState
 
 A = TypeVar("A")
@@ -100,24 +111,38 @@ class RivvenClient(Admin):
         batch_bytes_max: int = BATCH_BYTES_MAX,
         request_bytes_max: int = REQUEST_BYTES_MAX,
         delivery_timeout_ms: int = DELIVERY_TIMEOUT_MS,
+        idempotent: bool = True,
+        transactional_id: str | None = None,
+        transaction_timeout_ms: int = TIMEOUT_MS,
     ) -> Producer:
         """A producer for one topic, with a connection of its own.
 
         A batch leaves with `batch_size` bytes or after `linger_ms`, and grows up to `batch_bytes_max` while the
-        server is busy. At most `buffer_bytes` wait; what is not stored within `delivery_timeout_ms` fails.
+        server is busy. At most `buffer_bytes` wait; what is not stored within `delivery_timeout_ms` fails. What is
+        sent again is recognised by the server and stored once, unless `idempotent` is off or nobody is asked to
+        acknowledge.
+
+        With a `transactional_id` it sends in transactions alone. There is one producer with an id at a time: a new
+        one fences the one before and aborts what that left open. The server aborts a transaction whose producer is
+        silent for `transaction_timeout_ms`.
         """
-        sending = Sending(
-            batch_bytes=batch_size,
-            linger_ms=linger_ms,
-            batch_bytes_max=batch_bytes_max,
-            buffer_bytes=buffer_bytes,
-            request_bytes_max=request_bytes_max,
-            delivery_timeout_ms=delivery_timeout_ms,
-            codec=_codec(compression),
-            level=compression_level,
-            acks=acks,
-        )
-        producer = Producer(self._cluster, topic, sending)
+        options: SendOptions = {
+            "batch_size": batch_size,
+            "linger_ms": linger_ms,
+            "compression": compression,
+            "compression_level": compression_level,
+            "acks": acks,
+            "buffer_bytes": buffer_bytes,
+            "batch_bytes_max": batch_bytes_max,
+            "request_bytes_max": request_bytes_max,
+            "delivery_timeout_ms": delivery_timeout_ms,
+            "idempotent": idempotent,
+        }
+        if transactional_id is not None:
+            if not idempotent or not acks:
+                raise ConfigException(reason="transactions need idempotent=True and acks")
+            return await Transactions(self._cluster, transactional_id, transaction_timeout_ms).start(topic, options)
+        producer = Producer(self._cluster, topic, sending(**options))
         await producer._start()
         return producer
 
@@ -133,6 +158,7 @@ class RivvenClient(Admin):
         *,
         fetch_bytes: int = FETCH_BYTES,
         wait_ms: int = WAIT_MS,
+        isolation: Isolation = "read_committed",
     ) -> Consumer: ...
 
     @overload
@@ -160,6 +186,7 @@ class RivvenClient(Admin):
         pattern: str | re.Pattern[str] | None = None,
         fetch_bytes: int = FETCH_BYTES,
         wait_ms: int = WAIT_MS,
+        isolation: Isolation = "read_committed",
         **membership: Any,
     ) -> Consumer | GroupConsumer:
         """A consumer of partitions that are given to it, or a member of a group that shares them; with connections
@@ -167,7 +194,8 @@ class RivvenClient(Admin):
 
         With `topic` it reads one partition, several, or with None all. It starts at `start_offset`, else where the
         group has committed, else at 0. `fetch_bytes` is what it asks for at a time and partition, `wait_ms` how long
-        a fetch waits at the server.
+        a fetch waits at the server. With `isolation` "read_committed" records of transactions are handed out when
+        these have committed, and never if they abort; "read_uncommitted" hands out whatever is there.
 
         With `group` and without `topic` it joins the group for `topics`, for all topics that match `pattern`, or for
         what `subscribe` will name, and takes the options that `MemberOptions` lists.
@@ -175,7 +203,7 @@ class RivvenClient(Admin):
         if topic is None:
             if group is None or partition != 0 or start_offset is not None:
                 raise ConfigException(reason="name a topic to read, or a group without one to be a member of")
-            membership |= {"fetch_bytes": fetch_bytes, "wait_ms": wait_ms}
+            membership |= {"fetch_bytes": fetch_bytes, "wait_ms": wait_ms, "isolation": isolation}
             return await make_member(
                 self._cluster,
                 group,
@@ -196,6 +224,7 @@ class RivvenClient(Admin):
             auto_commit=auto_commit,
             fetch_bytes=fetch_bytes,
             wait_ms=wait_ms,
+            isolation=isolation,
         )
         await consumer._start(partition, start_offset)
         return consumer
@@ -262,6 +291,31 @@ class RivvenClient(Admin):
 
     # Exactly once
 
+    async def register_owner(self, owner: str, *, fence: bool = True) -> Owner:
+        """Become the one who decides for this owner: earlier registrations are fenced, what they left open aborts.
+
+        Without `fence` take part in the registration that there is; the first makes one.
+        """
+        return await register_owner(self._channel, owner, fence=fence)
+
+    async def attempt(self, owner: str, owner_epoch: int, sequence: int, *, timeout_ms: int = TIMEOUT_MS) -> Attempt:
+        """Begin a transaction over which the owner will decide, under this sequence."""
+        attempt = Attempt(self._cluster)
+        try:
+            await attempt._identify()
+            await attempt._begin(owner, owner_epoch, sequence, timeout_ms)
+        except BaseException:
+            await attempt.close()
+            raise
+        return attempt
+
+    async def decide(
+        self, owner: str, owner_epoch: int, sequence: int, committing: Iterable[tuple[int, int]]
+    ) -> Decision:
+        """Of all attempts under the owner and the sequence these commit, named by their `identity`, and all others
+        abort. A sequence is decided once: whoever asks again is told what was decided."""
+        return await decide(self._channel, owner, owner_epoch, sequence, committing)
+
     async def init_producer_id(self, previous_producer_id: int | None = None) -> ProducerState:
         """An identity for idempotent records; the previous one's, if given, with a new epoch."""
         request = ask.InitProducerId(previous_producer_id)
@@ -310,14 +364,6 @@ class RivvenClient(Admin):
         producer_id, epoch = producer_state.producer_id, producer_state.producer_epoch
         request = ask.AbortTransaction(transactional_id, producer_id, epoch)
         await self._ask(request, tell.TransactionAborted, repeat=False)
-
-
-def _codec(name: str) -> Codec:
-    try:
-        return Codec[name.upper()]
-    except KeyError:
-        names = ", ".join(codec.name.lower() for codec in Codec)
-        raise ConfigException(reason=f"no compression {name!r}; there are {names}") from None
 
 
 def _value(value: bytes) -> bytes:

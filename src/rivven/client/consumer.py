@@ -8,7 +8,7 @@ from rivven.wire import requests as ask
 from rivven.wire import responses as tell
 
 from .failures import ConfigException
-from .inbox import Inbox
+from .inbox import Inbox, Isolation
 from .reader import FETCH_BYTES, WAIT_MS, Reader
 from .shell import Cluster
 
@@ -41,12 +41,13 @@ class Consumer(Reader[int]):
         auto_commit: bool,
         fetch_bytes: int = FETCH_BYTES,
         wait_ms: int = WAIT_MS,
+        isolation: Isolation = "read_committed",
     ) -> None:
         if fetch_bytes < 1:
             raise ConfigException(reason="batch_size and fetch_bytes are at least 1, and wait_ms 0")
         super().__init__(
             cluster,
-            Inbox(topic, fetch_bytes),
+            Inbox(topic, fetch_bytes, isolation),
             group=group,
             batch_size=batch_size,
             auto_commit=auto_commit,

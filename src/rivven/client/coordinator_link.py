@@ -18,7 +18,7 @@ from rivven.model import TopicPartition
 from rivven.wire import ANSWER_BYTES_MAX, Splitter
 from rivven.wire.kafka import APIS, Error, decode_response, encode_request
 from rivven.wire.kafka.made import consumer_group_describe as consumers
-from rivven.wire.kafka.made import offset_commit, offset_fetch
+from rivven.wire.kafka.made import offset_commit, offset_fetch, txn_offset_commit
 from rivven.wire.kafka.made.describe_groups import DescribeGroupsRequest
 from rivven.wire.kafka.made.find_coordinator import FindCoordinatorRequest
 from rivven.wire.kafka.made.heartbeat import HeartbeatRequest
@@ -45,11 +45,26 @@ VERSIONS = {
     "Metadata": 12,
     "DescribeGroups": 6,
     "ConsumerGroupDescribe": 1,
+    "TxnOffsetCommit": 4,
+    "InitProducerId": 4,
+    "WriteTxnMarkers": 1,
+    "DescribeConfigs": 4,
+    "DescribeProducers": 0,
+    "DescribeTransactions": 0,
+    "ListTransactions": 1,
 }
 KEYS = {api.name: api.key for api in APIS.values()}
 PROTOCOL_TYPE = "consumer"
 GRACE_MS = 5_000
 """How much longer than it may take an answer is waited for."""
+
+
+class TxnName(NamedTuple):
+    """An open transaction: its name, and whose it is."""
+
+    name: str
+    producer_id: int
+    producer_epoch: int
 
 
 class _Owed(NamedTuple):
@@ -284,7 +299,7 @@ class Coordinator:
             if partitions is not None:
                 topics = [
                     offset_fetch.OffsetFetchRequestTopics(name, partition_indexes=numbers)
-                    for name, numbers in _by_topic(partitions).items()
+                    for name, numbers in by_topic(partitions).items()
                 ]
             asked = offset_fetch.OffsetFetchRequestGroup(self._group, topics=topics)
             (group,) = (await self._ask(offset_fetch.OffsetFetchRequest(groups=[asked], require_stable=True))).groups
@@ -305,10 +320,12 @@ class Coordinator:
         identity: Callable[[], tuple[int, str]] = lambda: (NO_GENERATION, ""),
         instance_id: str | None = None,
         refused: Callable[[int, int], None] | None = None,
+        transaction: TxnName | None = None,
     ) -> None:
         """Remember for the group where it goes on. A member says who it is; others may do so in a group without any.
 
-        `refused` hears of a code that comes back, with the generation it was for, before anything else is done.
+        `refused` hears of a code that comes back, with the generation it was for, before anything else is done. With
+        a transaction, which must know of the group, the offsets count when that commits.
         """
 
         async def once() -> tuple[int, None]:
@@ -321,12 +338,12 @@ class Coordinator:
                         for number in numbers
                     ],
                 )
-                for name, numbers in _by_topic(offsets).items()
+                for name, numbers in by_topic(offsets).items()
             ]
             request = offset_commit.OffsetCommitRequest(
                 self._group, generation, member_id, instance_id, topics=topics
             )
-            answer = await self._ask(request)
+            answer = await self._ask(request if transaction is None else _as_part_of(transaction, request))
             codes = [part.error_code for topic in answer.topics for part in topic.partitions if part.error_code]
             if codes and refused is not None:
                 refused(codes[0], generation)
@@ -397,6 +414,31 @@ class Coordinator:
         return GroupState(self._group, "consumer", found.group_state, found.assignor_name, members)
 
 
+def _as_part_of(
+    transaction: TxnName, commit: offset_commit.OffsetCommitRequest
+) -> txn_offset_commit.TxnOffsetCommitRequest:
+    topics = [
+        txn_offset_commit.TxnOffsetCommitRequestTopic(
+            topic.name,
+            [
+                txn_offset_commit.TxnOffsetCommitRequestPartition(part.partition_index, part.committed_offset)
+                for part in topic.partitions
+            ],
+        )
+        for topic in commit.topics
+    ]
+    return txn_offset_commit.TxnOffsetCommitRequest(
+        transaction.name,
+        commit.group_id,
+        transaction.producer_id,
+        transaction.producer_epoch,
+        commit.generation_id_or_member_epoch,
+        commit.member_id,
+        commit.group_instance_id,
+        topics,
+    )
+
+
 def _read(member: Any) -> tuple[TopicPartition, ...]:
     """What a classic member was given; members that are no consumers have bytes that say nothing to us."""
     with contextlib.suppress(Malformed):
@@ -404,7 +446,7 @@ def _read(member: Any) -> tuple[TopicPartition, ...]:
     return ()
 
 
-def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
     for topic, number in sorted(partitions):
         found.setdefault(topic, []).append(number)

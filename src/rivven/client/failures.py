@@ -53,6 +53,14 @@ class BufferFull(RivvenError, code=66, retriable=True):
     message = "{waiting_bytes} bytes wait to be sent, of at most {bytes_max}; wait with `put`, or flush"
 
 
+class Fenced(ServerException, code=68):
+    """Another producer with the same `transactional_id` has taken over; this one can do nothing more."""
+
+
+class TransactionClosed(RivvenError, code=69):
+    """No transaction is open that a record could be part of."""
+
+
 class Closed(RivvenError, code=67):
     """The client, producer or consumer was closed."""
 
@@ -74,6 +82,9 @@ PASSING_CODES = frozenset(
     {errors.DiskFull.code, errors.Overloaded.code, errors.SyncFailed.code, errors.StoreClosed.code}
 )
 
+FENCING_CODES = frozenset({errors.ProducerFenced.code, errors.OwnerFenced.code, errors.InvalidProducerEpoch.code})
+FENCING_WORDS = frozenset({"PRODUCER_FENCED", "OWNER_FENCED", "INVALID_PRODUCER_EPOCH"})
+
 R = TypeVar("R", bound=Response)
 
 
@@ -83,13 +94,16 @@ def word_of(text: str) -> str:
 
 
 def server_error(text: str) -> ServerException:
-    kind = TryAgain if word_of(text) in PASSING_WORDS else ServerException
+    word = word_of(text)
+    if word in FENCING_WORDS:
+        return Fenced(reason=text)
+    kind = TryAgain if word in PASSING_WORDS else ServerException
     return kind(reason=text)
 
 
 def coded_error(code: int, text: str | None) -> ServerException:
     """The error of one partition, which comes with a number of `rivven.errors`."""
-    kind = TryAgain if code in PASSING_CODES else ServerException
+    kind = TryAgain if code in PASSING_CODES else Fenced if code in FENCING_CODES else ServerException
     return kind(reason=text or f"error {code}", error=code)
 
 

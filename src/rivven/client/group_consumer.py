@@ -19,9 +19,9 @@ from rivven.errors import RivvenError
 from rivven.model import TopicPartition
 from rivven.wire import responses as tell
 
-from .coordinator_link import Coordinator
+from .coordinator_link import Coordinator, TxnName
 from .failures import ConfigException, TryAgain, coded_error
-from .inbox import NOTHING, Shelf, Shelves, Taken
+from .inbox import NOTHING, Isolation, Shelf, Shelves, Taken
 from .membership import (
     COOPERATIVE,
     FENCED,
@@ -56,8 +56,8 @@ OnPartitions = Callable[[list[TopicPartition]], Any]
 class GroupInbox(Shelves[TopicPartition]):
     """Partitions of several topics, which come and go."""
 
-    def __init__(self, fetch_bytes: int, reset: Reset) -> None:
-        super().__init__(fetch_bytes)
+    def __init__(self, fetch_bytes: int, isolation: Isolation, reset: Reset) -> None:
+        super().__init__(fetch_bytes, isolation)
         self._reset = reset
 
     def key(self, topic: str, partition: int) -> TopicPartition:
@@ -128,6 +128,7 @@ class GroupConsumer(Reader[TopicPartition]):
         auto_offset_reset: Reset = "earliest",
         fetch_bytes: int = FETCH_BYTES,
         wait_ms: int = WAIT_MS,
+        isolation: Isolation = "read_committed",
     ) -> None:
         if auto_offset_reset not in RESETS:
             raise ConfigException(
@@ -137,7 +138,7 @@ class GroupConsumer(Reader[TopicPartition]):
             raise ConfigException(reason="fetch_bytes and wait_ms are at least 1, and auto_commit_interval_ms 0")
         super().__init__(
             cluster,
-            GroupInbox(fetch_bytes, auto_offset_reset),
+            GroupInbox(fetch_bytes, isolation, auto_offset_reset),
             group=settings.group,
             batch_size=batch_size,
             auto_commit=auto_commit,
@@ -259,7 +260,7 @@ class GroupConsumer(Reader[TopicPartition]):
                 if taken.chunk is not NOTHING or monotonic_ms() >= due_ms:
                     return taken
 
-    async def _fill(self, wait_ms: int) -> None:
+    async def _fill(self, wait_ms: int) -> bool:
         """Wait for messages, in portions: what is to be done for the group comes first."""
         wait_ms = min(wait_ms, self._wait_ms)
         tasks: list[asyncio.Task[Any]] = [asyncio.create_task(self._news.wait())]
@@ -273,6 +274,7 @@ class GroupConsumer(Reader[TopicPartition]):
                 task.cancel()
         for task in done:
             task.result()
+        return self._inbox.has_chunks and not self._due
 
     # What the group asks for
 
@@ -431,10 +433,15 @@ class GroupConsumer(Reader[TopicPartition]):
         await super().commit(offsets=offsets)
 
     async def _commit(self, positions: dict[TopicPartition, int]) -> None:
-        member = self._membership
         news = {key: offset for key, offset in positions.items() if self._is_news(key, offset)}
-        if not news:
-            return
+        if news:
+            await self._commit_as_member(news)
+            self._committed.update(news)
+
+    async def _commit_as_member(
+        self, offsets: Mapping[TopicPartition, int], transaction: TxnName | None = None
+    ) -> None:
+        member = self._membership
 
         def identity() -> tuple[int, str]:
             if member.generation == NO_GENERATION:
@@ -446,8 +453,7 @@ class GroupConsumer(Reader[TopicPartition]):
             self._heed()
             self._wake()
 
-        await self._offsets.commit(news, identity, member.settings.instance_id, refused)
-        self._committed.update(news)
+        await self._offsets.commit(offsets, identity, member.settings.instance_id, refused, transaction)
 
     # The end
 
@@ -515,6 +521,7 @@ class MemberOptions(TypedDict, total=False):
     on_lost: OnPartitions
     fetch_bytes: int
     wait_ms: int
+    isolation: Isolation
 
 
 SEAT = (

@@ -2,17 +2,20 @@
 
 Invariant: `position` is the next offset to hand out and never goes back but by `seek`; `fetch_offset` is the next to
 ask the server for; between the two lies what the shelf holds.
+
+Who reads committed records alone is told by the server which transactions of what it sends have aborted; their
+batches are left out here, as are the marks at the end of transactions, before anybody takes anything apart.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeVar
 
 from rivven.errors import OffsetOutOfRange, RivvenError
 from rivven.limits import KIB, MIB
-from rivven.record import decode, parse_header, to_arrow, walk
+from rivven.record import decode, decode_marker, parse_header, to_arrow, walk
 from rivven.wire import Piece
 from rivven.wire import requests as ask
 from rivven.wire import responses as tell
@@ -25,6 +28,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 K = TypeVar("K")
+Isolation = Literal["read_committed", "read_uncommitted"]
+ISOLATIONS = ("read_uncommitted", "read_committed")
+"""By the number they have on the wire."""
 COLUMNS = ("offset", "timestamp", "key", "value", "headers")
 COPIED_BYTES_MAX = 64 * KIB
 """A smaller chunk is copied out of the receive buffer, which is then free for the next one."""
@@ -72,7 +78,7 @@ class Shelf:
     """One partition."""
 
     __slots__ = (
-        *("_at", "_ready", "_taken", "chunks", "fetch_offset", "generation", "high_watermark"),
+        *("_at", "_ready", "_taken", "chunks", "end_offset", "fetch_offset", "generation"),
         *("partition", "position", "topic"),
     )
 
@@ -80,7 +86,8 @@ class Shelf:
         self.topic = topic
         self.partition = partition
         self.generation = 0
-        self.high_watermark = -1
+        self.end_offset = -1
+        """Where what can be read ended when the server was last asked."""
         self.chunks: deque[Chunk] = deque()
         self._ready: list[Message] = []
         self._taken = 0
@@ -100,16 +107,16 @@ class Shelf:
     @property
     def is_behind(self) -> bool:
         """Whether the server is known to have more."""
-        return self.fetch_offset < self.high_watermark
+        return self.fetch_offset < self.end_offset
 
-    def add(self, data: Piece) -> None:
-        last = next(iter(deque((header for _, header in walk(data)), maxlen=1)), None)
-        if last is None or last.next_offset <= self.fetch_offset:
+    def add(self, data: Piece, aborted: Iterable[tell.AbortedTransaction] = ()) -> None:
+        data, next_offset = visible(data, aborted)
+        if next_offset <= self.fetch_offset:
             return
         if len(data) <= COPIED_BYTES_MAX:
             data = bytes(data)
-        self.chunks.append(Chunk(data, None, last.next_offset))
-        self.fetch_offset = last.next_offset
+        self.chunks.append(Chunk(data, None, next_offset))
+        self.fetch_offset = next_offset
 
     def add_messages(self, messages: tuple[Message, ...]) -> None:
         if messages:
@@ -155,6 +162,11 @@ class Shelf:
             if offset >= position
         ]
 
+    def pass_over_nothing(self) -> None:
+        """Leave behind what has nothing to hand out."""
+        while self.chunks and self.chunks[0].messages is None and not self.chunks[0].data:
+            self.position = max(self.position, self.chunks.popleft().next_offset)
+
     def take_chunk(self, until: int | None) -> Taken:
         """The oldest chunk, or the part of it before `until`."""
         self._forget_ready()
@@ -167,6 +179,34 @@ class Shelf:
         return Taken(self.topic, self.partition, chunk, start, until)
 
 
+def visible(data: Piece, aborted: Iterable[tell.AbortedTransaction]) -> tuple[Piece, int]:
+    """The batches without those of aborted transactions and without control batches, and the offset behind them all.
+
+    `aborted` has every aborted transaction that reaches into the data. One has its end in the data, at its marker, or
+    behind it.
+    """
+    begins = sorted((each.first_offset, each.producer_id) for each in aborted)
+    dropping: set[int] = set()
+    kept: list[tuple[int, int]] = []
+    next_offset = end = 0
+    for at, header in walk(data):
+        next_offset, end = header.next_offset, at + header.batch_bytes
+        while begins and begins[0][0] <= header.last_offset:
+            dropping.add(begins.pop(0)[1])
+        if header.control:
+            if header.producer_id in dropping and not decode_marker(data, at)[0]:
+                dropping.discard(header.producer_id)
+        elif not (header.transactional and header.producer_id in dropping):
+            if kept and kept[-1][1] == at:
+                kept[-1] = (kept[-1][0], end)
+            else:
+                kept.append((at, end))
+    if len(kept) == 1:
+        (start, stop), view = kept[0], data
+        return (view if (start, stop) == (0, len(data)) else memoryview(view)[start:stop]), next_offset
+    return b"".join(data[start:stop] for start, stop in kept), next_offset
+
+
 class Plan(NamedTuple):
     """What is asked for at once; the generations tell whether it is still wanted when it comes."""
 
@@ -177,8 +217,11 @@ class Plan(NamedTuple):
 class Shelves(Generic[K]):
     """Partitions that are read together, each in its turn. What a partition is known by is up to its keeper."""
 
-    def __init__(self, fetch_bytes: int) -> None:
+    def __init__(self, fetch_bytes: int, isolation: Isolation = "read_committed") -> None:
+        if isolation not in ISOLATIONS:
+            raise ConfigException(reason=f"isolation is one of {', '.join(ISOLATIONS)}, not {isolation!r}")
         self._fetch_bytes = fetch_bytes
+        self._isolation = ISOLATIONS.index(isolation)
         self.shelves: dict[K, Shelf] = {}
         self.paused: set[K] = set()
 
@@ -222,6 +265,7 @@ class Shelves(Generic[K]):
 
     def take_chunk(self, until: int | None) -> Taken | None:
         for shelf in self._open():
+            shelf.pass_over_nothing()
             if shelf.chunks and (until is None or shelf.position < until):
                 self._last(shelf)
                 return shelf.take_chunk(until)
@@ -249,7 +293,7 @@ class Shelves(Generic[K]):
             parts.setdefault(shelf.topic, []).append(part)
         bytes_max = max(FLIGHT_BYTES_MAX, self._fetch_bytes)
         topics = tuple(ask.TopicFetch(topic, tuple(some)) for topic, some in parts.items())
-        return ask.FetchBatches(wait_ms, 1, bytes_max, 0, topics)
+        return ask.FetchBatches(wait_ms, 1, bytes_max, self._isolation, topics)
 
     def fetched(self, plan: Plan, answer: tell.FetchedBatches) -> tuple[bool, RivvenError | None]:
         """Keep what came. Whether asking again at once makes sense, and what went wrong."""
@@ -267,8 +311,8 @@ class Shelves(Generic[K]):
                 error = error or coded_error(part.error, part.error_message)
             else:
                 assert not isinstance(part.batches, tuple), "only what is sent comes in pieces"
-                shelf.high_watermark = part.high_watermark
-                shelf.add(part.batches)
+                shelf.end_offset = part.last_stable_offset if self._isolation else part.high_watermark
+                shelf.add(part.batches, part.aborted)
         return again, error
 
     def _out_of_range(self, shelf: Shelf, part: tell.PartitionFetched) -> tuple[bool, RivvenError | None]:
@@ -284,7 +328,8 @@ class Shelves(Generic[K]):
         """The same for a server without batches; the last partition alone waits."""
         for place, (shelf, generation) in enumerate(zip(plan.shelves, plan.generations, strict=True), 1):
             wait = wait_ms if place == len(plan.shelves) else 0
-            request = ask.Consume(shelf.topic, shelf.partition, shelf.fetch_offset, count, None, wait)
+            isolation = self._isolation or None
+            request = ask.Consume(shelf.topic, shelf.partition, shelf.fetch_offset, count, isolation, wait)
             yield shelf, generation, request
 
     def fetched_old(self, shelf: Shelf, generation: int, answer: tell.Messages) -> None:
@@ -309,8 +354,8 @@ class Shelves(Generic[K]):
 class Inbox(Shelves[int]):
     """The partitions of one topic."""
 
-    def __init__(self, topic: str, fetch_bytes: int) -> None:
-        super().__init__(fetch_bytes)
+    def __init__(self, topic: str, fetch_bytes: int, isolation: Isolation = "read_committed") -> None:
+        super().__init__(fetch_bytes, isolation)
         self.topic = topic
 
     def key(self, topic: str, partition: int) -> int:

@@ -5,6 +5,11 @@ A record is written into its partition's open batch at once, and no object is ke
 `batch_bytes_max`, so that a slow server is sent few large batches and an idle one small ones at once.
 Invariant: a partition has at most one parcel under way, and what is refused goes back to the front. So records of
 one partition arrive in the order in which they were added, whatever is tried again.
+
+Batches are numbered when they leave, so that the server recognises one that comes again. A batch keeps its numbers
+for as long as the server may have it. If one is given up in that doubt, the partition needs another identity before
+it goes on: nobody could tell any more which number is due. A transaction has no such doubt to live with: whatever
+fails dooms it as a whole.
 """
 
 from __future__ import annotations
@@ -15,8 +20,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, NamedTuple
 
-from rivven.errors import BatchTooLarge, RivvenError
-from rivven.limits import KIB, MIB
+from rivven.errors import BatchTooLarge, InvalidProducerEpoch, OutOfOrderSequence, RivvenError
+from rivven.limits import KIB, MIB, PRODUCER_BATCHES_KEPT
 from rivven.record import (
     RECORD_OVERHEAD_BYTES,
     BatchBuilder,
@@ -27,6 +32,7 @@ from rivven.record import (
     complete,
     decode,
     encode,
+    number,
     partition_for_key,
 )
 
@@ -43,6 +49,10 @@ BATCH_BYTES_MAX = 1_000_000
 BUFFER_BYTES = 32 * MIB
 REQUEST_BYTES_MAX = 4 * MIB
 DELIVERY_TIMEOUT_MS = 120_000
+
+SEQUENCE_MASK = 0x7FFFFFFF
+LOST_COUNT = frozenset({OutOfOrderSequence.code, InvalidProducerEpoch.code})
+"""What a server says that expects another number."""
 
 Watcher = Callable[[Delivery], Any]
 Told = list[tuple[Watcher, Delivery]]
@@ -62,6 +72,9 @@ class Sending:
     codec: Codec = Codec.NONE
     level: int | None = None
     acks: int = -1
+    idempotent: bool = True
+    """Number what is sent, so that the server stores it once however often it comes. Without acknowledgements there
+    is nothing to send again, and nothing to number."""
 
     def __post_init__(self) -> None:
         for name in ("batch_bytes", "batch_bytes_max", "buffer_bytes", "request_bytes_max", "delivery_timeout_ms"):
@@ -71,10 +84,34 @@ class Sending:
             raise ConfigException(reason="linger_ms is 0 or more, and acks -1, 0 or 1")
 
 
+class Identity(NamedTuple):
+    """Who numbers the batches."""
+
+    producer_id: int
+    epoch: int
+    transactional: bool = False
+
+
+class Numbers(NamedTuple):
+    identity: Identity
+    base_sequence: int
+
+    def fields(self) -> dict[str, int]:
+        (producer_id, epoch, transactional), sequence = self
+        return {
+            "producer_id": producer_id,
+            "producer_epoch": epoch,
+            "base_sequence": sequence,
+            "transactional": transactional,
+        }
+
+
 class Batch:
     """Records that travel together: as they were gathered until they are encoded for good."""
 
-    __slots__ = ("born_ms", "built", "count", "encoded", "rows", "size_bytes", "watchers")
+    __slots__ = (
+        *("_written", "born_ms", "built", "count", "encoded", "numbers", "rows", "size_bytes", "tried", "watchers"),
+    )
 
     def __init__(self, count: int, size_bytes: int, born_ms: int, watchers: list[tuple[int, int, Watcher]]) -> None:
         self.count = count
@@ -85,15 +122,24 @@ class Batch:
         self.built: Built | None = None
         self.rows: list[NewRecord] | None = None
         self.encoded: bytearray | None = None
+        self.numbers: Numbers | None = None
+        self._written: Numbers | None = None
+        """The numbers that the encoded bytes have."""
+        self.tried = False
+        """Whether the server may have it already."""
 
     def encode(self, codec: Codec, level: int | None) -> bytearray:
+        numbers = {} if self.numbers is None else self.numbers.fields()
         if self.encoded is None:
             if self.built is not None:
-                self.encoded = complete(self.built, codec=codec, level=level)
+                self.encoded = complete(self.built, codec=codec, level=level, **numbers)  # type: ignore[arg-type]
             else:
                 assert self.rows is not None
-                self.encoded = encode(self.rows, codec=codec, level=level)
+                self.encoded = encode(self.rows, codec=codec, level=level, **numbers)  # type: ignore[arg-type]
             self.built = self.rows = None
+        elif self.numbers != self._written:
+            number(self.encoded, **numbers)  # type: ignore[arg-type]
+        self._written = self.numbers
         return self.encoded
 
     def records(self) -> list[NewRecord]:
@@ -135,8 +181,8 @@ class Lane:
     """One partition's way out."""
 
     __slots__ = (
-        *("backoff", "begun_ms", "builder", "counted_bytes", "not_before_ms", "one_by_one", "parcel", "partition"),
-        *("ripe", "sealed", "watchers"),
+        *("backoff", "begun_ms", "builder", "counted_bytes", "identity", "next_sequence", "not_before_ms"),
+        *("one_by_one", "parcel", "partition", "ripe", "sealed", "watchers"),
     )
 
     def __init__(self, partition: int, backoff: Backoff) -> None:
@@ -155,6 +201,25 @@ class Lane:
         self.not_before_ms = 0
         self.one_by_one = False
         """One of several batches was refused for good: send them singly, to find out which."""
+        self.identity: Identity | None = None
+        self.next_sequence = 0
+
+    def identify(self, identity: Identity) -> None:
+        """Number what leaves from now on as somebody who has never written to this partition."""
+        self.identity, self.next_sequence = identity, 0
+
+    def number(self, batch: Batch) -> None:
+        if batch.numbers is None:
+            assert self.identity is not None
+            batch.numbers = Numbers(self.identity, self.next_sequence)
+            self.next_sequence = (self.next_sequence + batch.count) & SEQUENCE_MASK
+
+    def release(self, batch: Batch) -> None:
+        """The server does not have that batch, nor any behind it: the numbers from there on are free again."""
+        if batch.numbers is not None and batch.numbers.identity == self.identity:
+            self.next_sequence = batch.numbers.base_sequence
+            for later in self.sealed:
+                later.numbers = None
 
 
 class Parcel(NamedTuple):
@@ -187,6 +252,14 @@ class Outbox:
         self.waiting_bytes = 0
         self.waiting_bytes_max = sending.buffer_bytes
         self.unplaced: deque[Unplaced] = deque()
+        self.refusal: RivvenError | None = None
+        """What whoever adds is told, if nothing may be added now."""
+        self.doom: RivvenError | None = None
+        """What a transaction has to abort for."""
+        self.identity: Identity | None = None
+        """Who numbers the batches; None: nobody does."""
+        self.needs_identity = False
+        """Whether a partition waits for a new one."""
         self.error: RivvenError | None = None
         """The first failure of a record that nobody watched."""
         self._clock_ms = clock_ms
@@ -228,6 +301,8 @@ class Outbox:
         Callers try `sorter.add` first. Bytes are counted, and the bound on them is looked at, whenever a batch has
         grown by `batch_bytes`.
         """
+        if self.refusal is not None:
+            raise self.refusal.with_traceback(None)
         if type(value) is not bytes:
             value = as_bytes(value, "value")
         if type(key) is not bytes:
@@ -294,13 +369,29 @@ class Outbox:
     def look_for_room(self) -> bool:
         """Whether the box is full; the quick way in is shut while it is, and for good once the box is closed."""
         full = self.waiting_bytes >= self.waiting_bytes_max
-        self.sorter.shut = full or self.is_closed
+        self.sorter.shut = full or self.is_closed or self.refusal is not None
         return full
 
     def close(self) -> None:
         """Take no more by the quick way; whoever adds by the other has looked whether the box is closed."""
         self.is_closed = True
         self.sorter.shut = True
+
+    def refuse(self, error: RivvenError) -> None:
+        """Take nothing from now on: whoever adds is told why."""
+        self.refusal = error
+        self.sorter.shut = True
+
+    def give_up(self, error: RivvenError) -> Told:
+        """Take and send nothing from now on: all that waits has failed, and what is under way is not sent again."""
+        self.doom = error
+        self.refuse(error)
+        return self.expire(error)
+
+    def admit(self) -> None:
+        """Take records again; nothing that went wrong before counts any more."""
+        self.refusal = self.doom = self.error = None
+        self.look_for_room()
 
     def _add_unplaced(self, record: Unplaced) -> bool:
         if record.size_bytes > RECORD_BYTES_MAX:
@@ -313,6 +404,8 @@ class Outbox:
 
     def add_batch(self, partition: int | None, encoded: bytearray, count: int, watcher: Watcher | None) -> None:
         """Take a batch that is encoded already, behind whatever was added before."""
+        if self.refusal is not None:
+            raise self.refusal.with_traceback(None)
         if partition is not None and not 0 <= partition < len(self._lanes):
             raise ConfigException(reason=f"no partition {partition} in {self.topic}: there are {len(self._lanes)}")
         lane = self._sticky if partition is None else self._lanes[partition]
@@ -337,18 +430,20 @@ class Outbox:
 
     def place(self, partitions: int) -> Told:
         """The topic has so many partitions: new ones take part from now on, and fewer are never believed."""
-        for number in range(len(self._lanes), partitions):
-            lane = Lane(number, Backoff(self._rng, first_ms=50, most_ms=2_000))
+        for partition in range(len(self._lanes), partitions):
+            lane = Lane(partition, Backoff(self._rng, first_ms=50, most_ms=2_000))
+            if self.identity is not None:
+                lane.identify(self.identity)
             self._lanes.append(lane)
             self.sorter.extend(lane.builder)
         if self._sticky is None and self._lanes:
             self._stick(self._rng.choice(self._lanes))
         told: Told = []
         while self.unplaced and self._lanes:
-            (timestamp_ms, key, value, headers), partition, size_bytes, watcher, _ = self.unplaced[0]
+            (timestamp_ms, key, value, headers), chosen, size_bytes, watcher, _ = self.unplaced[0]
             try:
-                self.add(value, key, partition, tuple(headers), timestamp_ms, watcher)
-            except (ConfigException, SerializationException) as error:
+                self.add(value, key, chosen, tuple(headers), timestamp_ms, watcher)
+            except RivvenError as error:
                 told += self.placed_first(-1, -1, error)
             else:
                 self.unplaced.popleft()
@@ -359,6 +454,8 @@ class Outbox:
         """What became of the oldest unplaced record, which was sent by itself."""
         first = self.unplaced.popleft()
         self.waiting_bytes -= first.size_bytes
+        if error is not None:
+            self._note(error)
         if first.watcher is None:
             self.error = self.error or error
             return []
@@ -380,15 +477,45 @@ class Outbox:
         lane.watchers, lane.ripe, lane.counted_bytes = [], False, 0
         self._stick_elsewhere(lane)
 
+    # Who we are
+
+    @property
+    def is_transactional(self) -> bool:
+        return self.identity is not None and self.identity.transactional
+
+    def identify(self, identity: Identity) -> None:
+        """Number batches by this identity, in every partition that has none. It must not have been used here."""
+        self.identity, self.needs_identity = identity, False
+        for lane in self._lanes:
+            if lane.identity is None:
+                lane.identify(identity)
+
+    def identify_anew(self, identity: Identity) -> None:
+        """The same in all partitions. What was numbered before must have been given up."""
+        assert self.is_empty, "what waits has numbers that may count"
+        for lane in self._lanes:
+            lane.identity = None
+        self.identify(identity)
+
+    def _doubt(self, lane: Lane) -> None:
+        """It cannot be known which number is due in this partition."""
+        if lane.identity is not None:
+            lane.identity = None
+            self.needs_identity = not self.is_transactional
+            for batch in lane.sealed:
+                batch.numbers = None
+                batch.tried = False
+
     # Out
 
     def take(self, *, single: bool = False) -> list[Parcel]:
-        """What can be sent now in one request; `single`: one batch of one partition."""
+        """What can be sent now in one request; `single`: one batch of one partition, and without numbers."""
         now_ms = self._clock_ms()
+        numbered = self.identity is not None and not single
         parcels: list[Parcel] = []
         room_bytes = self._request_bytes_max
         for lane in list(self._active):
-            if lane.parcel is not None or lane.not_before_ms > now_ms:
+            if lane.parcel is not None or lane.not_before_ms > now_ms or (numbered and lane.identity is None):
                 continue
             if lane.builder.count and (lane.ripe or lane.begun_ms + self.sending.linger_ms <= now_ms):
                 self._seal(lane)
@@ -397,6 +524,10 @@ class Outbox:
                 batch = lane.sealed.popleft()
                 room_bytes -= batch.size_bytes
                 batches.append(batch)
+                if numbered:
+                    lane.number(batch)
+                    if batch.tried or len(batches) == PRODUCER_BATCHES_KEPT:
+                        break  # one that comes again tells its own offset; of more the first may be forgotten
                 if single or lane.one_by_one:
                     break
             if not batches:
@@ -414,7 +545,7 @@ class Outbox:
         linger_ms = self.sending.linger_ms
         due = NEVER_MS
         for lane in self._active:
-            if lane.parcel is None:
+            if lane.parcel is None and (self.identity is None or lane.identity is not None):
                 ready_ms = 0 if lane.sealed or lane.ripe else lane.begun_ms + linger_ms
                 due = min(due, max(ready_ms, lane.not_before_ms))
         return None if due == NEVER_MS else due
@@ -456,20 +587,30 @@ class Outbox:
         """Send it again if that can help, else tell whoever watches."""
         lane, told = self._landed(parcel), []
         batches = parcel.batches
-        if _too_large(error) and any(batch.count > 1 for batch in batches):
-            lane.sealed.extendleft(reversed(self._smaller(batches)))
+        if _too_large(error) and len(batches) == 1 and batches[0].count > 1:
+            lane.release(batches[0])
+            lane.sealed.extendleft(reversed(self._smaller(batches[0])))
         elif error.retriable:
             lane.sealed.extendleft(reversed(batches))
+            for batch in batches:
+                batch.tried = True
             if isinstance(error, TryAgain):
                 wait_ms = max(error.facts.get("retry_ms", 0), lane.backoff.next_ms())
                 lane.not_before_ms = self._clock_ms() + wait_ms
         elif len(batches) > 1:
             lane.sealed.extendleft(reversed(batches))
+            for batch in batches:
+                batch.tried = True  # the first of them may be there
             lane.one_by_one = True
+        elif error.facts.get("error") in LOST_COUNT and not self.is_transactional and batches[0].numbers is not None:
+            # The server forgot what it had, so it does not have this one: it may go as somebody else's first.
+            lane.sealed.appendleft(batches[0])
+            self._doubt(lane)
         else:
+            lane.release(batches[0])
             told = self._settle(lane, batches[0], -1, error)
         self._rest(lane)
-        return told
+        return told + self._doomed()
 
     def _landed(self, parcel: Parcel) -> Lane:
         lane = parcel.lane
@@ -477,25 +618,23 @@ class Outbox:
         lane.parcel = None
         return lane
 
-    def _smaller(self, batches: list[Batch]) -> list[Batch]:
-        """The same records in batches of half the size, which is the limit from now on."""
-        largest_bytes = max(batch.size_bytes for batch in batches)
-        limit_bytes = max(1, largest_bytes // 2)
+    def _smaller(self, batch: Batch) -> list[Batch]:
+        """The same records in two batches; half of the size is the limit from now on."""
+        limit_bytes = max(1, batch.size_bytes // 2)
         self._seal_bytes = min(self._seal_bytes, limit_bytes)
         self._batch_bytes = min(self._batch_bytes, limit_bytes)
-        self._request_bytes_max = max(limit_bytes, min(self._request_bytes_max, 2 * largest_bytes))
-        smaller: list[Batch] = []
-        for batch in batches:
-            smaller += batch.halves() if batch.size_bytes > limit_bytes and batch.count > 1 else [batch]
-        return smaller
+        self._request_bytes_max = max(limit_bytes, min(self._request_bytes_max, 2 * batch.size_bytes))
+        return batch.halves()
 
     def fail(self, parcel: Parcel, failed: Batch, error: RivvenError) -> Told:
         """One batch of a parcel cannot even be written; the others wait for their next turn."""
-        lane = self._landed(parcel)
-        lane.sealed.extendleft(reversed([batch for batch in parcel.batches if batch is not failed]))
+        lane, place = self._landed(parcel), parcel.batches.index(failed)
+        lane.sealed.extendleft(reversed(parcel.batches[place + 1 :]))
+        lane.release(failed)
+        lane.sealed.extendleft(reversed(parcel.batches[:place]))
         told = self._settle(lane, failed, -1, error)
         self._rest(lane)
-        return told
+        return told + self._doomed()
 
     def expire(self, error: RivvenError | None = None) -> Told:
         """Give up what has waited too long, or everything that is not under way if there is an error to tell."""
@@ -504,12 +643,21 @@ class Outbox:
         for lane in [lane for lane in self._active if lane.parcel is None]:
             if lane.builder.count and lane.begun_ms < limit_ms:
                 self._seal(lane)
-            while lane.sealed and lane.sealed[0].born_ms < limit_ms:
-                told += self._settle(lane, lane.sealed.popleft(), -1, error or self._expired())
+            in_doubt = False
+            while lane.sealed and (lane.sealed[0].born_ms < limit_ms or (in_doubt and lane.sealed[0].tried)):
+                batch = lane.sealed.popleft()
+                in_doubt = in_doubt or (batch.tried and batch.numbers is not None)
+                told += self._settle(lane, batch, -1, error or self._expired())
+            if in_doubt:
+                self._doubt(lane)
             self._rest(lane)
         while self.unplaced and self.unplaced[0].born_ms < limit_ms:
             told += self.placed_first(-1, -1, error or self._expired())
-        return told
+        return told if error else told + self._doomed()
+
+    def _doomed(self) -> Told:
+        """With the first failure of a transaction all that waits has failed."""
+        return [] if self.doom is None else self.expire(self.doom)
 
     def _expired(self) -> TimeoutException:
         waited_ms = self.sending.delivery_timeout_ms
@@ -517,9 +665,16 @@ class Outbox:
 
     def _settle(self, lane: Lane, batch: Batch, base_offset: int, error: RivvenError | None) -> Told:
         self.waiting_bytes -= batch.size_bytes
-        if error is not None and not batch.watched:
-            self.error = self.error or error
+        if error is not None:
+            self._note(error)
+            if not batch.watched:
+                self.error = self.error or error
         return batch.told(self.topic, lane.partition, base_offset, error)
+
+    def _note(self, error: RivvenError) -> None:
+        if self.doom is None and self.is_transactional:
+            self.doom = error
+            self.refuse(error)
 
     def _rest(self, lane: Lane) -> None:
         if not lane.builder.count and not lane.sealed and lane.parcel is None:

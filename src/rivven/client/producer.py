@@ -15,20 +15,22 @@ from time import time_ns
 from typing import TYPE_CHECKING, Any
 
 from rivven.errors import RivvenError
-from rivven.record import decode, from_arrow, parse_header
+from rivven.record import from_arrow, parse_header
 from rivven.wire import Capability, Request, Response
 from rivven.wire import requests as ask
 from rivven.wire import responses as tell
 
 from . import arrow
-from .failures import Closed, SerializationException, ServerException, coded_error, failure
-from .outbox import Batch, Outbox, Parcel, Sending, Told
+from .failures import Closed, ConfigException, SerializationException, ServerException, coded_error, failure
+from .outbox import Batch, Identity, Outbox, Parcel, Sending, Told
 from .retry import Backoff
 from .shell import Channel, Cluster, Connection, Timer, gone, monotonic_ms
 from .values import Delivery, Headers, OnDelivery
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from .transaction import Attempt, Transaction, Transactions
 
 IN_FLIGHT_MAX = 5
 """Requests under way at a time; each partition has one at most."""
@@ -52,9 +54,13 @@ class Producer:
         await producer.close()
     """
 
-    def __init__(self, cluster: Cluster, topic: str, sending: Sending) -> None:
+    def __init__(self, cluster: Cluster, topic: str, sending: Sending, *, attempt: Attempt | None = None) -> None:
         self._topic = topic
         self._sending = sending
+        self._attempt = attempt
+        """The transaction it takes part in; then whoever made it says who it is, and when it may send."""
+        self._transactions: Transactions | None = None
+        """Those that it begins itself."""
         self._channel = Channel(cluster)
         self._channel.on_lost = self._wake
         self._outbox = Outbox(topic, 0, sending, monotonic_ms, cluster.rng)
@@ -74,7 +80,10 @@ class Producer:
     async def _start(self) -> None:
         """Connect, and learn the topic's partitions if there is such a topic."""
         try:
-            await self._channel.connection()
+            connection = await self._channel.connection()
+            if self._sending.idempotent and self._sending.acks and self._attempt is None:
+                self._outbox.needs_identity = bool(connection.capabilities & Capability.BATCHES)
+                await self._identify()
             self._tell(self._place(await self._count_partitions()))
         except BaseException:
             self._channel.close()
@@ -88,6 +97,33 @@ class Producer:
     def waiting_bytes(self) -> int:
         """What was handed over and is not stored yet; at most `buffer_bytes` and one record."""
         return self._outbox.waiting_bytes
+
+    @property
+    def is_idempotent(self) -> bool:
+        """Whether what is sent again is recognised, so that every record is stored once."""
+        return self._outbox.identity is not None
+
+    def transaction(self) -> Transaction:
+        """A transaction, for a producer that was made with a `transactional_id`.
+
+            async with producer.transaction() as transaction:
+                await producer.put(b"paid", key=b"42")
+                audit = await transaction.producer("audit")
+                await audit.put(b"42 paid")
+
+        All that is sent within counts when the block ends, to all readers of committed records, or if an exception
+        leaves it, never.
+        """
+        if self._transactions is None:
+            reason = "this producer has no transactions; make it with a transactional_id that stays the same"
+            raise ConfigException(reason=reason)
+        return self._transactions.transaction()
+
+    @property
+    def last_committed(self) -> int:
+        """The `sequence` of the last transaction that committed under this producer's `transactional_id`, in this
+        process or in one before; -1 if none has."""
+        return -1 if self._transactions is None else self._transactions.owner.decided
 
     async def __aenter__(self) -> Producer:
         return self
@@ -219,11 +255,9 @@ class Producer:
     ) -> int:
         """Hand the rows of a table over; how many. `on_delivery` is told of each batch."""
         await self._ready_for(partition)
-        first_rows = 0
         if table.num_rows and not self._outbox.partitions:
-            first_rows = 1
-            await self._make_topic(table, partition, on_delivery)
-        for piece in arrow.pieces(table.slice(first_rows)):
+            await self._find_partitions(make=True)
+        for piece in arrow.pieces(table):
             for number, rows in arrow.placed(piece, self._outbox.partitions, partition):
                 await self._put_rows(rows, number, on_delivery)
         return table.num_rows
@@ -244,25 +278,6 @@ class Producer:
                 self._outbox.add_batch(partition, batch, parse_header(batch).count, on_delivery)
             self._wake()
             await asyncio.sleep(0)
-
-    async def _make_topic(
-        self, table: pa.Table | pa.RecordBatch, partition: int | None, on_delivery: OnDelivery | None
-    ) -> None:
-        """The first row goes by itself to a topic that is not there, so that the server makes it."""
-        ((number, row),) = arrow.placed(next(arrow.pieces(table.slice(0, 1))), 1, partition)
-        (record,) = decode(from_arrow(row, timestamp_ms=time_ns() // 1_000_000)[0])
-        if arrow.PARTITION not in table.schema.names:
-            number = partition
-        told: asyncio.Future[Delivery] = self._loop.create_future()
-        with self._guard:
-            self._outbox.add(record.value, record.key, number, record.headers, record.timestamp_ms, told.set_result)
-        self._wake()
-        delivery = await told
-        if delivery.error is not None:
-            raise delivery.error
-        if on_delivery is not None:
-            on_delivery(delivery)
-        self._tell(self._place(await self._count_partitions()))
 
     # Waiting
 
@@ -306,20 +321,26 @@ class Producer:
             raise error
 
     async def close(self) -> None:
-        """Flush, then close. A second call does nothing."""
+        """Flush, then close. A transaction that is open is aborted. A second call does nothing."""
         if self._closed:
             return
         try:
-            await self.flush()
+            if self._transactions is not None:
+                await self._transactions.close()
+            else:
+                await self.flush()
         finally:
-            self._closed = True
-            self._outbox.close()
-            self._timer.cancel()
-            self._channel.close()
-            await gone(self._mending)
-            with self._guard:
-                told = self._outbox.expire(Closed(what="producer"))
-            self._tell(told)
+            await self._hang_up()
+
+    async def _hang_up(self) -> None:
+        self._closed = True
+        self._outbox.close()
+        self._timer.cancel()
+        self._channel.close()
+        await gone(self._mending)
+        with self._guard:
+            told = self._outbox.expire(Closed(what="producer"))
+        self._tell(told)
 
     # Parcels out
 
@@ -339,10 +360,11 @@ class Producer:
         if told:
             self._tell(told)
         connection = self._channel.current
-        if connection is None or outbox.unplaced:
+        if connection is None or outbox.unplaced or outbox.needs_identity:
             if not outbox.is_empty:
                 self._mend()
-            return
+            if connection is None or outbox.unplaced:
+                return
         single = not connection.capabilities & Capability.BATCHES
         while self._in_flight < IN_FLIGHT_MAX and connection.is_open:  # a write may find out that it is not
             with self._guard:
@@ -397,7 +419,9 @@ class Producer:
             encoded = tuple(batch.encoded for batch in batches if batch.encoded is not None)
             parts.append(ask.PartitionBatches(lane.partition, encoded if len(encoded) > 1 else encoded[0]))
         timeout_ms = self._channel.cluster.options.request_timeout_ms
-        return ask.ProduceBatches(self._sending.acks, timeout_ms, (ask.TopicBatches(self._topic, tuple(parts)),))
+        topics = (ask.TopicBatches(self._topic, tuple(parts)),)
+        name = None if self._attempt is None else self._attempt.name
+        return ask.ProduceBatches(self._sending.acks, timeout_ms, topics, name)
 
     def _answered(self, parcels: list[Parcel], result: Response | RivvenError) -> None:
         self._in_flight -= 1
@@ -440,7 +464,8 @@ class Producer:
         while not self._closed:
             try:
                 await self._channel.connection()
-                await self._find_partitions()
+                await self._identify()
+                await self._find_partitions(make=bool(self._outbox.unplaced))
                 break
             except RivvenError as error:
                 with self._guard:
@@ -451,17 +476,30 @@ class Producer:
                 await asyncio.sleep(max(backoff.next_ms(), error.facts.get("retry_ms", 0)) / 1000)
         self._wake()
 
-    async def _find_partitions(self) -> None:
-        outbox = self._outbox
+    async def _identify(self) -> None:
+        """Ask for an identity, if batches wait for one."""
+        if self._outbox.needs_identity:
+            answer = await self._channel.ask(ask.InitProducerId(None), tell.ProducerIdInitialized)
+            with self._guard:
+                self._outbox.identify(Identity(answer.producer_id, answer.producer_epoch))
+
+    async def _find_partitions(self, *, make: bool) -> None:
+        """Learn how many there are. `make`: have the server make the topic if there is none and it may."""
         partitions = await self._count_partitions()
-        if partitions == 0 and outbox.unplaced:
-            await self._publish_first()
+        if partitions == 0 and make:
+            connection = await self._channel.connection()
+            if connection.capabilities & Capability.RECORDS:
+                await self._channel.ask(ask.PublishRecords(self._topic, None, ()), tell.PublishedBatch)
+            else:
+                await self._publish_first()
             partitions = await self._count_partitions()
         self._tell(self._place(partitions))
 
     async def _publish_first(self) -> None:
-        """Publish one record by itself: the server makes the topic if it may, and chooses the partition."""
+        """Publish one record by itself, which makes the topic where a server knows no other way."""
         connection = await self._channel.connection()
+        if not self._outbox.unplaced:
+            raise ConfigException(reason=f"there is no topic {self._topic}; create it first")
         first = self._outbox.unplaced[0]
         batch = Batch(1, first.size_bytes, first.born_ms, [])
         batch.rows = [first.row]

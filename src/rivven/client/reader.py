@@ -21,7 +21,7 @@ from rivven.wire import responses as tell
 from .failures import Closed, ConfigException
 from .inbox import NOTHING, Shelf, Shelves, Taken
 from .retry import Backoff
-from .shell import Channel, Cluster, gone
+from .shell import Channel, Cluster, gone, monotonic_ms
 from .values import Message, Position
 
 if TYPE_CHECKING:
@@ -176,8 +176,8 @@ class Reader(Generic[K]):
         await self._attend()
         count = self._batch_size if max_messages is None else max_messages
         messages = self._take(count)
-        if not messages and count > 0:
-            await self._fill(wait_ms)
+        due_ms = monotonic_ms() + wait_ms
+        while not messages and count > 0 and await self._fill(max(0, due_ms - monotonic_ms())):
             messages = self._take(count)
         self._read_ahead()
         return messages
@@ -243,8 +243,10 @@ class Reader(Generic[K]):
         for key, offset in self.positions().items() if self._handed else ():
             self._go_to(self._inbox.shelf(key), offset)
         taken = self._inbox.take_chunk(until)
-        if taken is None and (until is None or any(offset < until for offset in self.positions().values())):
-            await self._fill(wait_ms)
+        due_ms = monotonic_ms() + wait_ms
+        while taken is None and (until is None or any(offset < until for offset in self.positions().values())):
+            if not await self._fill(max(0, due_ms - monotonic_ms())):
+                break
             taken = self._inbox.take_chunk(until)
         self._read_ahead()
         return taken or self._no_chunk()
@@ -264,15 +266,17 @@ class Reader(Generic[K]):
         ):
             self._flight = asyncio.get_running_loop().create_task(self._fly(0, ahead=True))
 
-    async def _fill(self, wait_ms: int) -> None:
-        """Have the inbox filled by a fetch that began no earlier than the inbox was empty."""
+    async def _fill(self, wait_ms: int) -> bool:
+        """Have the inbox filled by a fetch that began no earlier than the inbox was empty. Whether anything came;
+        that may be nothing to hand out, such as an aborted transaction."""
         if self._flight is not None:
             await self._land()
             if self._inbox.has_chunks:
-                return
+                return True
         if not self._closed:
             self._flight = asyncio.get_running_loop().create_task(self._fly(wait_ms, ahead=False))
             await self._land()
+        return self._inbox.has_chunks
 
     async def _land(self) -> None:
         flight = self._flight

@@ -127,3 +127,72 @@ class RebalanceListener:
     def on_lost(self, partitions: list[TopicPartition]) -> Any:
         """These are another member's already; nothing can be committed for them. The same as revoked unless told."""
         return self.on_revoked(partitions)
+
+
+# Transactions, as operators see them
+
+TRANSACTION_STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort")
+OPEN_STATES = TRANSACTION_STATES[1:4]
+"""In these readers of committed data may be waiting for it."""
+
+
+class ListedTransaction(NamedTuple):
+    """A transactional id, and where its last transaction stands: one of `TRANSACTION_STATES`."""
+
+    transactional_id: str
+    producer_id: int
+    state: str
+
+
+class DescribedTransaction(NamedTuple):
+    """A transactional id in full. One of a native producer has the `name` that it was begun with, and if an owner
+    decides about it, that owner and the `sequence` it belongs to."""
+
+    transactional_id: str
+    state: str
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    started_ms: int | None
+    """When the open transaction began; None if none is open."""
+    partitions: tuple[TopicPartition, ...]
+    """What it has written to; offsets of groups lie in `__consumer_offsets`."""
+    groups: tuple[str, ...] = ()
+    name: str | None = None
+    owner: str | None = None
+    sequence: int | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Readers of committed data may be waiting for it."""
+        return self.state in OPEN_STATES
+
+
+class ActiveProducer(NamedTuple):
+    """A producer that a partition remembers."""
+
+    producer_id: int
+    producer_epoch: int
+    """-1 if the partition has forgotten it."""
+    last_sequence: int
+    last_write_ms: int
+    start_offset: int | None
+    """Where its open transaction begins; None if it has none open here."""
+
+    @property
+    def is_writing(self) -> bool:
+        """Does it have a transaction open here?"""
+        return self.start_offset is not None
+
+
+class HangingTransaction(NamedTuple):
+    """A transaction that a partition's log shows as open, and that nobody ends."""
+
+    topic: str
+    partition: int
+    start_offset: int
+    producer_id: int
+    producer_epoch: int
+    last_write_ms: int
+    transactional_id: str | None
+    """Its coordinator has it open for longer than any timeout allows; None if no coordinator knows of it."""

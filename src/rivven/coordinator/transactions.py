@@ -17,7 +17,7 @@ have ended is in the log.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -61,6 +61,7 @@ from .txn_values import (
     DescribedTxn,
     ForgetOwner,
     Forgotten,
+    NextLife,
     OpenInLog,
     OwnerAsk,
     Registered,
@@ -206,13 +207,20 @@ class Transactions:
         if entry.stands_still:
             return _stand_in_line(entry.line, request, reply_id, entry.name)
         if entry.verdict is not None:
-            raise ConcurrentTransactions(transaction=entry.name, reason="its owner has decided about it")
+            decided = ConcurrentTransactions(transaction=entry.name, reason="its owner has decided about it")
+            if isinstance(request, NextLife):
+                entry.waiting.append((reply_id, decided))
+                return []
+            raise decided
         if isinstance(request, BeginTxn) and request.owner:
             self._known_owner(request.owner, request.owner_epoch).check_begin(request)
-        if isinstance(request, BeginTxn) and self._names.get(request.producer_id, entry.name) != entry.name:
+        if isinstance(request, BeginTxn | NextLife) and self._names.get(request.producer_id, entry.name) != entry.name:
             raise InvalidProducerIdMapping(transaction=entry.name, producer_id=request.producer_id)
         step = self._rules.step(request, entry.now, now_ms)
         self._touch(entry, now_ms)
+        if step.next is None and step.wait:
+            entry.waiting.append((reply_id, step.answer))
+            return []
         if step.next is None:
             return [TxnAnswer(reply_id, step.answer)]
         return self._write(entry, step.next, reply_id, step.answer, wait=step.wait)
@@ -241,6 +249,8 @@ class Transactions:
             if len(self._owners) >= limits.TRANSACTION_OWNERS_MAX:
                 raise TooManyTransactions(transaction="", what="owners", limit=limits.TRANSACTION_OWNERS_MAX)
             owner = self._owners[request.owner] = Owner(request.owner)
+        if request.join and owner.kept is not None:
+            return [TxnAnswer(reply_id, Registered(owner.kept.epoch, owner.kept.decided))]
         next_ = registered(owner.kept, now_ms)
         return self._write_owner(_OwnerWrite(owner, next_, reply_id, Registered(next_.epoch, next_.decided)))
 
@@ -698,15 +708,22 @@ class Transactions:
     def open_count(self) -> int:
         return len(self._open)
 
-    def hanging(self, found: Iterable[OpenInLog]) -> list[OpenInLog]:
+    def hanging(
+        self, found: Iterable[OpenInLog], home_of: Callable[[str], TopicPartition | None] = lambda _: None
+    ) -> list[OpenInLog]:
         """Of the transactions that logs show as open, those that no coordinator will ever end: here their producer
-        has nothing open in that partition. An abort marker ends them."""
-        return [one for one in found if not self._will_end(one)]
+        has nothing open in that partition. An abort marker ends them. `home_of` tells where a group's offsets lie,
+        which a transaction writes to as well."""
+        return [one for one in found if not self._will_end(one, home_of)]
 
-    def _will_end(self, one: OpenInLog) -> bool:
+    def _will_end(self, one: OpenInLog, home_of: Callable[[str], TopicPartition | None]) -> bool:
         entry = self._entries.get(self._names.get(one.producer_id, ""))
         known = [] if entry is None else [entry.now, entry.writing]
-        return any(txn is not None and txn.status.open and one.partition in txn.partitions for txn in known)
+        return any(
+            one.partition in txn.partitions or one.partition in map(home_of, txn.groups)
+            for txn in known
+            if txn is not None and txn.status.open
+        )
 
     def list(self) -> list[DescribedTxn]:
         """By transactional id, what the log has of each."""

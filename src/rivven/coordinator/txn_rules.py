@@ -36,13 +36,14 @@ from .txn_values import (
     EndTxn,
     Initialized,
     InitProducer,
+    NextLife,
     ProducerAsk,
     TxnConfig,
     TxnResult,
     TxnStatus,
 )
 
-IdAsk = InitProducer | BeginTxn | ProducerAsk | AbortTxn
+IdAsk = InitProducer | BeginTxn | NextLife | ProducerAsk | AbortTxn
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,8 @@ class Rules:
                 return self._init(request, now, now_ms)
             case BeginTxn():
                 return self._begin(request, now, now_ms)
+            case NextLife():
+                return self._next_life(request, now, now_ms)
             case AddPartitions() | AddOffsets():
                 return self._add(request, _known(request, now), now_ms)
             case EndTxn():
@@ -134,6 +137,16 @@ class Rules:
         if request.producer_epoch > now.epoch:  # the same producer in a later life
             return Step(ending(name), now.dropped(commit=False, now_ms=now_ms))
         raise ConcurrentTransactions(transaction=name, reason=f"its producer has {now.label!r} open")
+
+    def _next_life(self, request: NextLife, now: Txn | None, now_ms: int) -> Step:
+        name = request.transactional_id
+        if now is not None and request.producer_epoch < now.epoch:
+            raise fenced(name, now, request.producer_epoch)
+        if now is not None and now.status.open:
+            aborted = None if now.status.preparing else now.dropped(commit=False, now_ms=now_ms)
+            return Step(ending(name), aborted, wait=True)
+        timeout_ms = self._config.timeout_ms_default
+        return Step(Begun(name), Txn(request.producer_id, request.producer_epoch, timeout_ms, now_ms, label=""))
 
     # A transaction grows
 

@@ -108,6 +108,22 @@ class BeginTxn:
 
 
 @dataclass(frozen=True, slots=True)
+class NextLife:
+    """A native producer begins its next life: no epoch below this one counts any more, also after a crash.
+
+    Refused with `ConcurrentTransactions` as long as the life before has a transaction that is open or ending; one
+    that is open is aborted by that. The refusal comes when it has ended, so that whoever asks can ask again at once.
+    """
+
+    producer_id: ProducerId
+    producer_epoch: Epoch
+
+    @property
+    def transactional_id(self) -> str:
+        return native_id(self.producer_id)
+
+
+@dataclass(frozen=True, slots=True)
 class AddPartitions:
     """These partitions are written next. In Kafka's dialect the first of them begins the transaction."""
 
@@ -156,9 +172,13 @@ class AbortTxn:
 
 @dataclass(frozen=True, slots=True)
 class RegisterOwner:
-    """Become the one who decides for this owner id; earlier registrations are fenced, what they left open aborts."""
+    """Become the one who decides for this owner id; earlier registrations are fenced, what they left open aborts.
+
+    Whoever joins takes part in the present registration instead, if there is one: it hears what that is.
+    """
 
     owner: str
+    join: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +200,7 @@ class ForgetOwner:
 
 OwnerAsk = RegisterOwner | Decide | ForgetOwner
 ProducerAsk = AddPartitions | AddOffsets | EndTxn
-TxnAsk = InitProducer | BeginTxn | ProducerAsk | AbortTxn | OwnerAsk
+TxnAsk = InitProducer | BeginTxn | NextLife | ProducerAsk | AbortTxn | OwnerAsk
 
 
 # Results

@@ -1,6 +1,6 @@
 """Records and the batches that carry them: bytes in, values out, and back. A pure and a native twin do the loops."""
 
-from .batch import complete, decode, encode, patch, rewrite, stamp, validate, walk
+from .batch import complete, decode, encode, number, patch, rewrite, stamp, validate, walk
 from .columnar import from_arrow, to_arrow
 from .compression import compress, decompress
 from .header import (
@@ -61,6 +61,7 @@ __all__ = [
     "murmur2",
     "parse_header",
     "partition_for_key",
+    "number",
     "patch",
     "rewrite",
     "scan",

@@ -42,6 +42,8 @@ _TIMESTAMP = struct.Struct(">q")
 _LEADER_EPOCH_AT = 12
 _CRC_AT = 17
 _MAX_TIMESTAMP_AT = 35
+_NUMBERS = struct.Struct(">qhi")
+_NUMBERS_AT = 43
 
 
 def validate(buffer: Buffer, position: int = 0, *, bytes_max: int = BATCH_BYTES_MAX) -> BatchHeader:
@@ -98,6 +100,23 @@ def stamp(buffer: bytearray | memoryview, timestamp_ms: int, position: int = 0) 
     _seal(buffer, position, header.batch_bytes)
 
 
+def number(
+    buffer: bytearray | memoryview,
+    *,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequence: int,
+    transactional: bool = False,
+    position: int = 0,
+) -> None:
+    """Give a batch its producer's numbers, without touching the records."""
+    header = _whole_header(buffer, position)
+    flags = header.attributes & ~TRANSACTIONAL | (TRANSACTIONAL if transactional else 0)
+    _ATTRIBUTES.pack_into(buffer, position + CRC_FROM, flags)
+    _NUMBERS.pack_into(buffer, position + _NUMBERS_AT, producer_id, producer_epoch, base_sequence)
+    _seal(buffer, position, header.batch_bytes)
+
+
 def _seal(buffer: bytearray | memoryview, position: int, batch_bytes: int) -> None:
     crc = kernel.crc_between(buffer, position + CRC_FROM, position + batch_bytes)
     _CRC.pack_into(buffer, position + _CRC_AT, crc)
@@ -143,12 +162,23 @@ def encode(
     return finish(batch, header, level)
 
 
-def complete(built: Built, *, codec: Codec = Codec.NONE, level: int | None = None) -> bytearray:
+def complete(
+    built: Built,
+    *,
+    codec: Codec = Codec.NONE,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    transactional: bool = False,
+    level: int | None = None,
+) -> bytearray:
     """The batch that a `BatchBuilder` gave, with the header that it left room for."""
     batch, count, _, base_ms, max_ms = built
     if not 0 < count <= BATCH_RECORDS_MAX:
         raise ValueError(f"a batch holds 1 to {BATCH_RECORDS_MAX} records, not {count}")
-    header = BatchHeader(0, 0, -1, MAGIC, 0, codec, count - 1, base_ms, max_ms, -1, -1, -1, count)
+    flags = int(codec) | (TRANSACTIONAL if transactional else 0)
+    numbers = (producer_id, producer_epoch, base_sequence)
+    header = BatchHeader(0, 0, -1, MAGIC, 0, flags, count - 1, base_ms, max_ms, *numbers, count)
     return finish(batch, header, level)
 
 

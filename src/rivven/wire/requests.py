@@ -435,9 +435,11 @@ class GetMetrics(Request, frozen=True):
 
 
 class RegisterOwner(Request, frozen=True):
-    """Become the one who decides for this owner; earlier registrations are fenced, what they left open aborts."""
+    """Become the one who decides for this owner; earlier registrations are fenced, what they left open aborts.
+    With `join` take part in the present registration instead, if there is one."""
 
     owner: Name
+    join: bool = False
 
 
 class BeginOwnedTransaction(Request, frozen=True):

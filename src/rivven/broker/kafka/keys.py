@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from rivven.coordinator import GroupConfig
+from rivven.coordinator import GroupConfig, TxnConfig
 from rivven.errors import InvalidConfig
 from rivven.log import TopicConfig
 
@@ -273,6 +273,10 @@ class Keys:
         partitions = str(config.default_partitions)
         yield Setting("num.partitions", partitions, Kind.INT, told, "Partitions of a topic that does not say.")
         yield from _of_groups(config.groups)
+        timeout_ms = config.transactions.timeout_ms_max
+        source = Source.DEFAULT if timeout_ms == TxnConfig().timeout_ms_max else told
+        about = "The longest timeout that a transaction may ask for."
+        yield Setting("transaction.max.timeout.ms", str(timeout_ms), Kind.INT, source, about)
 
 
 def _of_groups(config: GroupConfig) -> Iterator[Setting]:

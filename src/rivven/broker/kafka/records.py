@@ -15,6 +15,7 @@ from rivven.coordinator import AddPartitions
 from rivven.errors import (
     InvalidTransactionState,
     Malformed,
+    OutOfOrderSequence,
     PartitionNotInTransaction,
     ProducerFenced,
     RivvenError,
@@ -23,7 +24,7 @@ from rivven.errors import (
 )
 from rivven.log import Log, Topic
 from rivven.model import Epoch, ProducerId, TopicPartition
-from rivven.record import BatchHeader, Codec, walk
+from rivven.record import BatchHeader, Codec, parse_header, walk
 from rivven.wire.kafka import NO_ID, Error, code_of
 from rivven.wire.kafka.made import fetch, produce
 from rivven.wire.kafka.made.list_offsets import (
@@ -51,6 +52,8 @@ ZSTD_FROM = 7, 10
 """The first versions of Produce and of Fetch that know this codec."""
 IMPLICIT_FROM = 12
 """From this version of Produce on a partition becomes part of the transaction by being written to."""
+NOT_ADDED = PartitionNotInTransaction, InvalidTransactionState, OutOfOrderSequence
+"""What a batch is refused with if its partition is not part of the transaction, or is only just being added."""
 BY_ID_FROM = 13
 """The first version of both that names topics by their ids."""
 LEADER_EPOCH: Final = 0
@@ -103,12 +106,11 @@ class RecordRequests:
         asked: Asked,
         settle: Callable[[Produced], None],
     ) -> None:
-        """As part of a transaction, to which newer clients leave it to the broker to add the partition."""
-        whom: tuple[ProducerId, Epoch] | None = None
+        """As part of a transaction, to which newer clients leave it to the broker to add the partition. They send the
+        next batch without waiting for that: it seems to be out of order, and goes the same way behind the first."""
 
         def admit(log: Log, header: BatchHeader) -> None:
-            nonlocal whom
-            whom = ProducerId(header.producer_id), Epoch(header.producer_epoch)
+            whom = header.producer_id, header.producer_epoch
             self._broker.transactions.admit(*whom, log.partition, batch_bytes=header.batch_bytes)
 
         def produce_now(answer: Callable[[Produced], None]) -> None:
@@ -121,8 +123,9 @@ class RecordRequests:
                 produce_now(settle)
 
         def first(produced: Produced) -> None:
-            missing = isinstance(produced.error, PartitionNotInTransaction | InvalidTransactionState)
-            if missing and whom is not None and asked.version >= IMPLICIT_FROM:
+            if asked.version >= IMPLICIT_FROM and isinstance(produced.error, NOT_ADDED):
+                header = parse_header(data)
+                whom = ProducerId(header.producer_id), Epoch(header.producer_epoch)
                 self._broker.transactions.ask(AddPartitions(transactional_id, *whom, (where,)), added)
             else:
                 settle(produced)
@@ -370,4 +373,6 @@ def _offset_at(log: Log, timestamp_ms: int, isolation: int) -> tuple[int, int]:
             return -1, -1  # nothing is tiered yet
         case _:
             found = log.offset_for_timestamp(timestamp_ms)
-    return (-1, -1) if found is None else (found[1], found[0])
+    if found is None or (isolation == READ_COMMITTED and found[0] >= log.last_stable):
+        return -1, -1
+    return found[1], found[0]

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from rivven import coordinator as ask
-from rivven.errors import InvalidGroupRequest, ProducerFenced, RivvenError
-from rivven.model import Epoch, ProducerId, TopicPartition
+from rivven.errors import InvalidGroupRequest, ProducerFenced, RivvenError, TransactionNotFound
+from rivven.model import NO_EPOCH, Epoch, ProducerId, TopicPartition
 from rivven.wire.kafka import Error, code_of
 from rivven.wire.kafka.made import add_partitions_to_txn as add
 from rivven.wire.kafka.made import describe_producers as producers
@@ -177,7 +177,7 @@ class TransactionRequests:
                 self._answer_offsets(request, asked, result)
                 return
             try:
-                self._broker.transactions.admit(*whom, request.group_id)
+                self._admit_offsets(request, whom)
             except RivvenError as error:
                 self._answer_offsets(request, asked, error)
                 return
@@ -199,6 +199,14 @@ class TransactionRequests:
             self._broker.transactions.ask(added, commit)
         else:
             commit()
+
+    def _admit_offsets(self, request: TxnOffsetCommitRequest, whom: tuple[ProducerId, Epoch]) -> None:
+        transactions = self._broker.transactions
+        try:
+            transactions.admit(*whom, request.group_id)
+        except TransactionNotFound:
+            # A native transaction, whose member of a group speaks this dialect: it is known by its own name.
+            transactions.admit(*whom, request.group_id, label=request.transactional_id)
 
     def _offsets(self, request: TxnOffsetCommitRequest) -> Iterable[tuple[TopicPartition, ask.CommittedOffset]]:
         for topic in request.topics:
@@ -236,7 +244,8 @@ class TransactionRequests:
     # What an operator asks
 
     def _write_markers(self, request: mark.WriteTxnMarkersRequest, asked: Asked) -> object | None:
-        """Ends what nobody else would end. An open transaction that its coordinator knows of is not touched."""
+        """Ends what nobody else would end. An open transaction that its coordinator knows of is not touched, and one
+        whose producer has a later epoch by now is another than was meant."""
         hanging = {(one.partition, one.producer_id) for one in self._broker.transactions.hanging()}
         wanted = [
             (marker, TopicPartition(topic.name, number))
@@ -258,6 +267,8 @@ class TransactionRequests:
                 settle(place, fault)
             elif (partition, ProducerId(marker.producer_id)) not in hanging:
                 settle(place, Error.INVALID_TXN_STATE)
+            elif marker.producer_epoch < self._epoch_in(partition, marker.producer_id):
+                settle(place, Error.INVALID_PRODUCER_EPOCH)
             else:
                 self._broker.end_hanging(
                     partition,
@@ -267,6 +278,10 @@ class TransactionRequests:
                     lambda error, place=place: settle(place, Error.NONE if error is None else code_of(error)),  # type: ignore[misc]
                 )
         return None
+
+    def _epoch_in(self, partition: TopicPartition, producer_id: int) -> int:
+        row = self._broker.topics.log(*partition).facts.producers.get(producer_id)
+        return NO_EPOCH if row is None else row.epoch
 
     def _describe_producers(self, request: producers.DescribeProducersRequest, _: Asked) -> object:
         topics = [
@@ -292,6 +307,9 @@ class TransactionRequests:
             )
             for row in facts.producers.rows()
         ]
+        # One that has been silent for long is forgotten, and what it left open is not.
+        left = sorted(begun.keys() - {row.producer_id for row in active})
+        active += [producers.ProducerState(who, NO_EPOCH, current_txn_start_offset=begun[who]) for who in left]
         return producers.PartitionResponse(number, active_producers=active)
 
     def _describe(self, request: described.DescribeTransactionsRequest, _: Asked) -> object:
@@ -303,7 +321,8 @@ class TransactionRequests:
                 states.append(described.TransactionState(Error.TRANSACTIONAL_ID_NOT_FOUND, name))
                 continue
             by_topic: dict[str, list[int]] = {}
-            for topic, number in sorted(found.partitions):
+            homes = filter(None, map(self._broker.transactions.home_of, found.groups))
+            for topic, number in sorted({*found.partitions, *homes}):
                 by_topic.setdefault(topic, []).append(number)
             states.append(
                 described.TransactionState(
@@ -315,6 +334,10 @@ class TransactionRequests:
                     found.producer_id,
                     found.producer_epoch,
                     [described.TopicData(topic, numbers) for topic, numbers in by_topic.items()],
+                    found.label or "",
+                    found.owner,
+                    found.sequence,
+                    list(found.groups),
                 )
             )
         return described.DescribeTransactionsResponse(transaction_states=states)

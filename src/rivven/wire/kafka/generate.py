@@ -32,6 +32,16 @@ AMONG_BROKERS = {*range(4, 8), 52, 53, 54, 56, 58, 59, 62, 63, 67, 70, 73, *rang
 """What Kafka's own brokers and controllers tell one another, and what was removed: no client sends these."""
 DATA = ("ConsumerProtocolSubscription", "ConsumerProtocolAssignment", "EndTxnMarker")
 """What is no request and of use all the same."""
+OWN_TAGS = {
+    ("DescribeTransactionsResponse", "TransactionState"): [
+        {"name": "Label", "type": "string", "tag": 100, "versions": "0+", "taggedVersions": "0+"},
+        {"name": "Owner", "type": "string", "tag": 101, "versions": "0+", "taggedVersions": "0+"},
+        {"name": "Sequence", "type": "int64", "tag": 102, "versions": "0+", "taggedVersions": "0+", "default": "-1"},
+        {"name": "Groups", "type": "[]string", "tag": 103, "versions": "0+", "taggedVersions": "0+"},
+    ],
+}
+"""What rivven says beyond Kafka, in tagged fields far from Kafka's own: whoever does not know them passes them over.
+They stand here, so that messages.json holds what Kafka says and nothing else. Below 128, where a tag is one byte."""
 
 FIXED = {
     "bool": "?",
@@ -156,6 +166,7 @@ class Schema:
     """The shapes of one message, innermost first; `taken` are names that its neighbour uses for something else."""
 
     def __init__(self, source: dict[str, Any], taken: Iterable[str] = ()) -> None:
+        self._name = source["name"]
         self._kind = source["type"].capitalize()
         self._taken = set(taken)
         self._shared = {one["name"]: one for one in source.get("commonStructs", [])}
@@ -171,7 +182,7 @@ class Schema:
         if name in self._known:
             return self._known[name]
         shape = self._known[name] = Shape(f"{self._kind}{name}" if name in self._taken else name)
-        shape.fields = [self._field(one) for one in fields]
+        shape.fields = [self._field(one) for one in (*fields, *OWN_TAGS.get((self._name, name), ()))]
         self.shapes.append(shape)
         return shape
 
