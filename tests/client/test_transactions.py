@@ -14,6 +14,7 @@ from serving import QUICK, Actor, address_of, connected, served, serving, settin
 import rivven
 from rivven import TopicPartition
 from rivven.client import Options
+from rivven.client.transform import outputs
 from rivven.server.node import Node
 from rivven.wire import Capability
 from rivven.wire import requests as ask
@@ -393,6 +394,55 @@ def test_a_producer_without_transactions_stores_once_what_it_sends_again(tmp_pat
     play(scene())
 
 
+def test_messages_are_transformed_once_though_rounds_fail(tmp_path):
+    async def scene() -> None:
+        async with connected(tmp_path, group_initial_rebalance_delay_ms=0) as client:
+            await client.create_topic("in", 2)
+            await client.create_topic("out", 1)
+            await client.create_topic("odd", 1)
+            for number in range(40):
+                await client.publish("in", b"%d" % number)
+            failures = iter([7, 11])
+            failing = next(failures)
+
+            async def change(message: rivven.Message) -> Any:
+                nonlocal failing
+                number = int(message.value_str())
+                if number == failing:
+                    failing = next(failures, -1)
+                    raise ZeroDivisionError
+                if number == 20:
+                    return None
+                return rivven.Output(b"%d" % number, topic="odd") if number % 2 else [b"%d" % number, b"twice"]
+
+            for life in range(3):
+                member = await client.consumer(group="g", topics="in", auto_commit=False)
+                producer = await client.producer("out", transactional_id="x")
+                work = producer.transform(member, change, idle_ms=700, round_messages=8)
+                if life < 2:
+                    with pytest.raises(ZeroDivisionError):
+                        await work
+                else:
+                    await work
+                await member.close()
+                await producer.close()
+            evens = [number for number in range(0, 40, 2) if number != 20]
+            out = await everything(client, "out")
+            assert sorted(int(value) for value in out if value != b"twice") == evens
+            assert out.count(b"twice") == len(evens)
+            assert sorted(map(int, await everything(client, "odd"))) == list(range(1, 40, 2))
+            committed = await client.committed_offsets("g")
+            assert sum(committed.values()) == 40
+
+    play(scene())
+
+
+@pytest.mark.parametrize("changed", ["text", 5, [b"fine", 5]])
+def test_a_change_gives_records(changed):
+    with pytest.raises(rivven.SerializationException, match="a change gives bytes"):
+        outputs(changed)
+
+
 def test_blocking_transactions(tmp_path: Path):
     with served(tmp_path) as address, rivven.blocking.connect(address) as client:
         with client.producer("t", transactional_id="x") as producer:
@@ -405,12 +455,16 @@ def test_blocking_transactions(tmp_path: Path):
             with pytest.raises(rivven.TransactionClosed):
                 producer.put(b"outside")
             assert producer.last_committed == transaction.sequence
+        reader = client.consumer("t", None, "g", auto_commit=False)
+        with client.producer("copy", transactional_id="y") as copier:
+            assert copier.transform(reader, lambda message: message.value, idle_ms=300) == 1
+        reader.close()
         owner = client.register_owner("q", fence=False)
         with client.attempt(owner.owner, owner.epoch, 0) as attempt:
             attempt.producer("t").put(b"three")
             attempt.flush()
         client.decide(owner.owner, owner.epoch, 0, [attempt.identity])
-        for topic, wanted in (("t", [b"one", b"three"]), ("u", [b"two"])):
+        for topic, wanted in (("t", [b"one", b"three"]), ("u", [b"two"]), ("copy", [b"one"])):
             with client.consumer(topic, None) as consumer:
                 seen = []
                 while found := consumer.poll(50):

@@ -21,6 +21,7 @@ from .group_consumer import GroupConsumer, MemberOptions
 from .options import Options
 from .producer import Producer
 from .transaction import Attempt, Decision, Owner, Transaction
+from .transform import Output
 from .values import (
     OPEN_STATES,
     TRANSACTION_STATES,
@@ -59,6 +60,7 @@ __all__ = [
     "MemberOptions",
     "Message",
     "Options",
+    "Output",
     "Owner",
     "Producer",
     "ProducerState",

@@ -42,6 +42,7 @@ from .outbox import BATCH_BYTES_MAX, BUFFER_BYTES, DELIVERY_TIMEOUT_MS, REQUEST_
 from .reader import Reader
 from .shell import make_cluster, make_tls_cluster
 from .transaction import TIMEOUT_MS, SendOptions
+from .transform import Changed, Output, outputs, transform
 from .values import Delivery, Headers, Message, OnDelivery, Position
 
 if TYPE_CHECKING:
@@ -361,6 +362,33 @@ class Producer(_Blocking[shell_producer.Producer]):
     def transaction(self) -> Transaction:
         """A transaction, for a producer that was made with a `transactional_id`: `with producer.transaction():`."""
         return Transaction(self)
+
+    def transform(
+        self,
+        consumer: Consumer | GroupConsumer,
+        change: Callable[[Message], Changed],
+        *,
+        idle_ms: int | None = None,
+        round_messages: int = 500,
+    ) -> int:
+        """Read, change, write, exactly once, until nothing has come for `idle_ms`; how many messages. `change` runs
+        in a thread of its own; see `rivven.Producer.transform`."""
+
+        def change_each(messages: list[Message]) -> list[Output]:
+            return [output for message in messages for output in outputs(change(message))]
+
+        async def change_all(messages: list[Message]) -> list[Output]:
+            return await asyncio.to_thread(change_each, messages)
+
+        work = transform(
+            self._inner,
+            consumer._inner,
+            change_all,
+            stop=None,
+            idle_ms=idle_ms,
+            round_messages=round_messages,
+        )
+        return self._thread.run(work)
 
     def put(
         self,

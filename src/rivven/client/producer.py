@@ -30,7 +30,10 @@ from .values import Delivery, Headers, OnDelivery
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from .consumer import Consumer
+    from .group_consumer import GroupConsumer
     from .transaction import Attempt, Transaction, Transactions
+    from .transform import Change
 
 IN_FLIGHT_MAX = 5
 """Requests under way at a time; each partition has one at most."""
@@ -118,6 +121,39 @@ class Producer:
             reason = "this producer has no transactions; make it with a transactional_id that stays the same"
             raise ConfigException(reason=reason)
         return self._transactions.transaction()
+
+    async def transform(
+        self,
+        consumer: Consumer | GroupConsumer,
+        change: Change,
+        *,
+        stop: asyncio.Event | None = None,
+        idle_ms: int | None = None,
+        round_messages: int = 500,
+    ) -> int:
+        """Read, change, write, exactly once, until `stop` is set or nothing has come for `idle_ms`; how many messages.
+
+            def change(message):
+                return rivven.Output(message.value.upper(), key=message.key, topic="loud")
+
+            consumer = await client.consumer(group="shout", topics="orders", auto_commit=False)
+            producer = await client.producer("loud", transactional_id="shout-1")
+            await producer.transform(consumer, change)
+
+        `change` gives the records that a message becomes: bytes, an `Output`, several of these, or None. It may be a
+        coroutine. The messages of a round, what became of them and the group's offsets are one transaction. If
+        `change` raises, the round does not count, and the error is raised.
+        """
+        from .transform import change_all, transform
+
+        return await transform(
+            self,
+            consumer,
+            partial(change_all, change),
+            stop=stop,
+            idle_ms=idle_ms,
+            round_messages=round_messages,
+        )
 
     @property
     def last_committed(self) -> int:
