@@ -6,6 +6,7 @@ from random import Random
 
 from building import batch_of, facts_of, names_of, new_world, remove_all, transactional
 
+from rivven.log.document import write_whole
 from rivven.log.snapshot import Facts, drop, load, save, saved
 from rivven.record import encode_marker, parse_header, patch
 from rivven.sim import SimDisk
@@ -131,3 +132,23 @@ def test_snapshots_of_a_lost_tail_are_not_believed():
         assert set(before["producers"]) == survived | {3}
         world.reopen("kill")
         assert facts_of(world.log()) == before, seed
+
+
+def test_an_older_snapshot_that_came_back_with_the_power_is_not_vouched_for():
+    """The names of snapshots are not synced: a power loss may take the newest, and bring back the one before."""
+    world = new_world()
+    world.write(b"t", **transactional(producer_id=2))
+    world.reopen()
+    (older,) = names_of(world.disk, ".state")
+    content = world.disk.snapshot()[older]
+    world.mark(2, commit=False)
+    world.end("close")
+    assert remove_all(world.disk, ".state") != [older]
+    write_whole(world.disk, older, content, sync=True)
+    world.open()
+    world.store.create_topic("other", 1, {})
+    world.write(b"something to have a checkpoint for", topic="other")
+    before = facts_of(world.log())
+    assert before["aborted"] != []
+    world.reopen()
+    assert facts_of(world.log()) == before

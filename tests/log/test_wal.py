@@ -7,13 +7,15 @@ from errno import EIO, ENOSPC
 from random import Random
 
 import pytest
-from building import batch_of, finish_chores, new_world, values_of
+from building import World, batch_of, finish_chores, new_world, values_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rivven.errors import SyncFailed
 from rivven.limits import KIB, WAL_HEADER_BYTES
-from rivven.log.wal import ENTRY, GROUP, OFFSET, Kind, Wal, WalContent, lost_files, read_offset, read_wal
+from rivven.log.chores import PrepareSpare
+from rivven.log.document import write_whole
+from rivven.log.wal import ENTRY, GROUP, OFFSET, Kind, Wal, WalContent, lost_files, note_path, read_offset, read_wal
 from rivven.sim import Halted, SimDisk
 
 TOPIC = bytes(range(16))
@@ -420,6 +422,104 @@ def test_a_crash_while_a_file_is_made_ready_is_survived():
             world.reopen("crash")
             assert values_of(world.log())[0] == b"before"
             assert len(values_of(world.log())) == 31
+
+
+def test_a_power_loss_while_a_file_is_made_ready_is_no_damage():
+    """Found by `tests/sim/test_store.py`: the note's name reached the disk, and the name of its file did not."""
+    for seed in range(60):
+        for operations in range(12):
+            disk = SimDisk(Random(seed))
+            job = new_wal(disk).prepare()
+            disk.halt_after(operations)
+            with suppress(Halted):
+                job.run()
+            disk.crash()
+            assert lost_files(disk, "wal", read_wal(disk, "wal", None).files, 0) == [], (seed, operations)
+
+
+def test_a_file_that_could_not_be_made_ready_leaves_no_note():
+    for operation in ("sync", "rename", "sync_dir"):
+        for after in range(2):
+            disk = SimDisk(Random(0))
+            job = new_wal(disk).prepare()
+            disk.fail(operation, ENOSPC, after=after)
+            with suppress(OSError):
+                job.run()
+            assert job.made is not None or disk.names("wal") == [], (operation, after)
+
+
+def test_the_note_of_a_file_that_an_interrupted_start_gave_up_never_tells_of_a_loss():
+    """Sequences go on from what the checkpoint knows, or a later one would need what this one did not."""
+    world = new_world()
+    world.write(b"before")
+    finish_chores(world.store)
+    kept, given_up = (f"wal/{name}" for name in wal_names(world.disk))
+    note = world.disk.snapshot()[note_path(given_up)]
+    world.end("kill")
+    world.disk.fail("write", EIO, path_contains=kept)
+    with pytest.raises(SyncFailed):
+        world.open()
+    assert given_up not in world.disk.snapshot()
+    world.end("kill")
+    write_whole(world.disk, note_path(given_up), note)  # its removal never reached the disk
+    for _ in range(3):
+        world.open()
+        assert world.store.recovery.damage == []
+        world.end("kill")
+
+
+def test_a_start_that_dies_again_and_again_finds_no_damage():
+    for seed in range(40):
+        world = new_world(seed)
+        for life in range(4):
+            world.write(bytes(40_000))
+            world.write(bytes(40_000))
+            world.end("crash")
+            world.disk.halt_after(20 + 7 * life + seed)
+            with suppress(Halted):
+                world.open()
+            world.reopen("crash")
+            assert world.store.recovery.damage == [], (seed, life)
+
+
+def overtaken(count: int) -> tuple[World, PrepareSpare]:
+    """A store whose spare is slow to be made ready: `count` files that were begun later are in use before it."""
+    world = new_world(configs={"segment.bytes": "100000000"})
+    world.write(b"first")
+    slow, checkpoint = world.store.chores()
+    assert isinstance(slow, PrepareSpare)
+    checkpoint.run()
+    for following in world.store.finish(checkpoint):
+        following.run()
+        world.store.finish(following)
+    while world.store.wal_stats.rotations < count:
+        world.write(bytes(50_000))
+    return world, slow
+
+
+def test_a_file_that_others_overtook_is_missed_when_it_is_lost():
+    world, slow = overtaken(1)
+    world.store.checkpoint()
+    slow.run()
+    world.store.finish(slow)
+    while world.store.wal_stats.rotations < 2:
+        world.write(bytes(50_000))
+    world.end("kill")
+    world.disk.remove(f"wal/{slow.job.sequence:020d}.wal")
+    world.open()
+    assert any(f"{slow.job.sequence:020d}.wal is missing" in one.reason for one in world.store.recovery.damage)
+
+
+def test_a_file_that_overtook_another_is_not_missed_when_it_is_given_up():
+    for seed in range(6):
+        for operations in range(16, 30):
+            world, _ = overtaken(3)
+            world.disk.rng.seed(seed)
+            world.disk.halt_after(operations)
+            with suppress(Halted):
+                world.store.checkpoint()
+            world.reopen("crash")
+            assert world.store.recovery.damage == [], (seed, operations)
 
 
 def test_entries_are_replayed_at_their_offsets():

@@ -131,7 +131,7 @@ class Producer:
         idle_ms: int | None = None,
         round_messages: int = 500,
     ) -> int:
-        """Read, change, write, exactly once, until `stop` is set or nothing has come for `idle_ms`; how many messages.
+        """Read, change, write, exactly once, until `stop` is set or nothing came for `idle_ms`; how many messages.
 
             def change(message):
                 return rivven.Output(message.value.upper(), key=message.key, topic="loud")

@@ -73,7 +73,9 @@ class Log:
         self.recovery_point = Offset(start)
         """Everything below is synced in its segment and need not be checked at the next start."""
         self.snapshot_upto = -1
-        """The newest snapshot file; its facts still hold at the recovery point."""
+        """The newest snapshot file."""
+        self.snapshot_holds = True
+        """Whether its facts are those at the recovery point, too."""
         self._snapshot_changes = -1
         self.dense = True
         """Whether there is a record at every offset; not any more once the log was compacted."""
@@ -285,6 +287,7 @@ class Log:
             logger.warning("%s: no snapshot at %d: %s", self.partition, upto, error)
             return
         self.snapshot_upto = upto
+        self.snapshot_holds = True
         self._snapshot_changes = self.facts.changes
 
     def names_are_durable(self) -> None:
@@ -325,6 +328,7 @@ class Log:
             if self.snapshot_upto not in self._bases and self.snapshot_upto != job.upto:
                 drop(self._disk, self.directory, [self.snapshot_upto])
             self.snapshot_upto = job.upto
+            self.snapshot_holds = True
             self._snapshot_changes = job.snapshot_changes
 
     def rebuild_facts(self, *, newest: int | None = None, holds_at: int | None = None) -> int:
@@ -349,6 +353,8 @@ class Log:
             begin = holds_at
         for segment in self._segments[max(0, bisect_right(self._bases, begin) - 1) :]:
             self._note_all(self.opened(segment), begin)
+        # A newer snapshot may be gone with the power, and an older one that had been dropped back in its place.
+        self.snapshot_holds = begin >= self.recovery_point or not self.facts.changes
         return begin
 
     def _note_all(self, segment: Segment, begin: int) -> None:

@@ -29,6 +29,7 @@ from .wal import Entry, Kind, read_offset
 
 CHECKPOINT = "checkpoint.json"
 SIDE_SUFFIXES = ("idx", "tidx", "bloom")
+NO_SUCH_SNAPSHOT = -2
 
 
 class Point(msgspec.Struct, frozen=True):
@@ -39,6 +40,8 @@ class Point(msgspec.Struct, frozen=True):
     recovery_point: int
     high_watermark: int
     snapshot_upto: int = -1
+    """The newest snapshot, whose facts hold at the recovery point; -1 if there were no facts, `NO_SUCH_SNAPSHOT` if
+    there is none with these facts, and the batches must be walked."""
 
 
 class Checkpoint(msgspec.Struct):

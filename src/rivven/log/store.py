@@ -41,7 +41,7 @@ from .config import TopicConfig
 from .document import Document
 from .journal import Journal
 from .log import NO_ROOM, Appended, Log
-from .recover import CHECKPOINT, Checkpoint, Damage, Point, RecoveryReport, recover_log
+from .recover import CHECKPOINT, NO_SUCH_SNAPSHOT, Checkpoint, Damage, Point, RecoveryReport, recover_log
 from .retain import seals_for_retention, start_after_retention
 from .topics import Topic, TopicList
 from .wal import OFFSET, Entry, Kind, Wal, WalStats, lost_files, read_wal, remove_file
@@ -116,8 +116,8 @@ class Store:
             self._disk, WAL, checkpoint.group if checkpoint is not None else None, headers_only=report.clean
         )
         report.wal_groups = len(content.groups)
+        needed_from = checkpoint.wal_from if checkpoint is not None else 0
         if not report.clean:
-            needed_from = checkpoint.wal_from if checkpoint is not None else 0
             content.damage += lost_files(self._disk, WAL, content.files, needed_from)
         report.damage.extend(Damage("", WAL, 0, -1, -1, text) for text in content.damage)
         if content.torn is not None:
@@ -128,7 +128,8 @@ class Store:
             for partition in topic.each():
                 point = _point_of(checkpoint, topic, partition)
                 self._open_log(topic, partition, point, by_partition.get(partition, []))
-        self._wal.adopt(content.files, content.last_group or 0, content.last_sequence)
+        # Sequences never go back, though the latest file may be gone: its note would seem to tell of one to come.
+        self._wal.adopt(content.files, content.last_group or 0, max(content.last_sequence, needed_from - 1))
         for directory in ("", WAL, topic_files.TOPICS):
             self._disk.sync_dir(directory)
         self._checkpoint_now(clean=False)
@@ -556,8 +557,10 @@ class Store:
         self._checkpoint_wanted = False
         parts = [log.begin_checkpoint() for log in self.logs if log.needs_checkpoint]
         # A group under way is in its segments already, but only what is done may be forgotten.
-        groups, sequence = self._journal.groups_done, self._wal.current_sequence
-        self._syncing = SyncSegments(self._disk, parts, groups, sequence, self._wal.needed_from, clean)
+        groups, needed_from = self._journal.groups_done, self._wal.needed_from
+        # Only what it says is not needed may go, and a spare that others have overtaken keeps them needed.
+        before_sequence = min(self._wal.current_sequence, needed_from)
+        self._syncing = SyncSegments(self._disk, parts, groups, before_sequence, needed_from, clean)
         return self._syncing
 
     def _end_sync(self, chore: SyncSegments) -> SaveCheckpoint:
@@ -569,7 +572,8 @@ class Store:
 
     def _point(self, log: Log) -> Point:
         topic_id = self._topics[log.partition.topic].id
-        return Point(topic_id, log.start, log.recovery_point, log.high_watermark, log.snapshot_upto)
+        snapshot_upto = log.snapshot_upto if log.snapshot_holds else NO_SUCH_SNAPSHOT
+        return Point(topic_id, log.start, log.recovery_point, log.high_watermark, snapshot_upto)
 
     def _end_checkpoint(self, chore: SaveCheckpoint) -> None:
         for file in self._wal.release(chore.before_sequence):

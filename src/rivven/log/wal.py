@@ -93,6 +93,7 @@ class Wal:
         self._spares: list[WalFile] = []
         self._used: list[WalFile] = []
         self._free: list[WalFile] = []
+        self._preparing: set[int] = set()
         self._next_sequence = 1
         self.group_number = 0
         """The number of the last group that was framed."""
@@ -199,15 +200,17 @@ class Wal:
 
     @property
     def needed_from(self) -> int:
-        """Whatever is written from now on is in a file of this sequence or a later one."""
+        """Whatever is written from now on is in a file of this sequence or a later one. A file that is still being
+        made ready counts: one that was begun after it may be in use before it."""
         ready = [file.sequence for file in (self._current, *self._spares) if file is not None]
-        return min(ready, default=self._next_sequence)
+        return min([*ready, *self._preparing], default=self._next_sequence)
 
     def prepare(self, file_bytes: int | None = None) -> Prepare:
         """A job that makes one more spare, from a free file that is long enough or a new one."""
         wanted = file_bytes or self._file_bytes
         sequence = self._next_sequence
         self._next_sequence += 1
+        self._preparing.add(sequence)
         free = next((file for file in self._free if file.length_bytes >= wanted), None)
         if free is not None:
             self._free.remove(free)
@@ -215,10 +218,12 @@ class Wal:
 
     def prepared(self, job: Prepare) -> None:
         assert job.made is not None
+        self._preparing.discard(job.sequence)
         self._spares.append(job.made)
 
     def unprepared(self, job: Prepare) -> None:
         """It did not come about; a file that was to be used again still may be."""
+        self._preparing.discard(job.sequence)
         if job.free is not None:
             self._free.append(job.free)
 
@@ -260,12 +265,15 @@ class Prepare:
             for position in range(0, self.file_bytes, len(FILL)):
                 file.write(memoryview(FILL)[: min(len(FILL), self.file_bytes - position)], position)
             made = self._headed(file, self.file_bytes)
+            # Before there is a note: of two names that wait for a sync, a power loss may keep the note's alone.
+            self.disk.sync_dir(self.directory)
             self._note(made)
         except OSError:
             file.close()
+            for name in (note_path(path) + ".tmp", note_path(path)):
+                with suppress(OSError):
+                    self.disk.remove(name)
             self.disk.remove(path)
-            with suppress(OSError):
-                self.disk.remove(note_path(path) + ".tmp")
             raise
         self.made = made
 
@@ -293,11 +301,11 @@ def note_path(path: str) -> str:
 
 
 def remove_file(disk: Disk, file: WalFile) -> None:
-    """The file first: a note without a file that nobody needs any more says nothing."""
+    """The note first: a file without one is used again, a note without its file may tell of a loss."""
     file.file.close()
-    disk.remove(file.file.path)
     with suppress(FileNotFoundError):
         disk.remove(note_path(file.file.path))
+    disk.remove(file.file.path)
 
 
 # Reading it back
