@@ -22,7 +22,19 @@ from typing import Any
 
 from bench import load, peers
 
-PARTS = ("record", "commit", "log", "start", "produce", "small", "durable", "beside", "client", "kafka")
+PARTS = (
+    "record",
+    "commit",
+    "log",
+    "start",
+    "produce",
+    "small",
+    "durable",
+    "beside",
+    "client",
+    "kafka",
+    "transactions",
+)
 OUT = Path(__file__).parent / "out"
 Result = dict[str, Any]
 
