@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from simulated import World
 
+from rivven.broker.transactions import TOPIC
 from rivven.coordinator import TxnConfig
 from rivven.record import encode
 from rivven.wire import requests as ask
@@ -379,6 +380,19 @@ def test_whole_batches_join_a_transaction_by_being_written(world: World) -> None
     assert read(world, 1) == []
     end(world)
     assert read(world, 1) == [b"a", b"b", b"c"]
+
+
+def test_the_partitions_of_one_request_join_together(world: World) -> None:
+    begin(world)
+    store = world.broker.store
+    state = [store.log(TOPIC, number) for number in range(store.topic(TOPIC).partitions)]
+    before = sum(log.end for log in state)
+    parts = tuple(ask.PartitionBatches(number, batch_of(b"%d" % number)) for number in range(2))
+    answer = world.ask(ask.ProduceBatches(-1, 1, (ask.TopicBatches("t", parts),), "x"))
+    assert [part.error for part in answer.topics[0].partitions] == [0, 0]
+    assert sum(log.end for log in state) == before + 1, "each would cost a sync of its own"
+    end(world)
+    assert [read(world, number) for number in range(2)] == [[b"0"], [b"1"]]
 
 
 def test_whole_batches_need_the_transaction_that_they_name(world: World) -> None:

@@ -19,7 +19,7 @@ from rivven.wire import responses as tell
 
 from .admit import Limit
 from .native_groups import NativeGroups
-from .native_transactions import NativeTransactions
+from .native_transactions import ForPartition, NativeTransactions
 from .reading import Fetched, Wanted
 from .session import Reply
 from .texts import told, topic_not_found
@@ -136,6 +136,7 @@ class Native:
 
     def _produce_batches(self, request: ask.ProduceBatches, reply: Reply) -> None:
         outcomes: list[tuple[str, list[tell.PartitionProduced | None]]] = []
+        in_transaction: list[ForPartition] = []
         left = 1  # one for ourselves, so that an answer on the spot does not end it early
 
         def settle() -> None:
@@ -160,7 +161,9 @@ class Native:
                 if request.transactional_id is None:
                     self._broker.writing.produce(reply.session, *where, batches, answer)
                 else:
-                    self._transactions.produce(request.transactional_id, reply.session, where, batches, answer)
+                    in_transaction.append(ForPartition(where, batches, answer))
+        if request.transactional_id is not None:
+            self._transactions.produce(request.transactional_id, reply.session, in_transaction)
         settle()
 
     # Reading

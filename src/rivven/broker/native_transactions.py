@@ -9,8 +9,7 @@ partition, numbers may be left out, and a repetition is looked for in all partit
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rivven import coordinator as txn
 from rivven.errors import (
@@ -25,7 +24,7 @@ from rivven.errors import (
 )
 from rivven.log import Log
 from rivven.model import Epoch, ProducerId, TopicPartition
-from rivven.record import BatchHeader, NewRecord, walk
+from rivven.record import BatchHeader, NewRecord, parse_header, walk
 from rivven.wire import Request, Response
 from rivven.wire import requests as ask
 from rivven.wire import responses as tell
@@ -53,6 +52,14 @@ InTransaction = (
     | ask.CommitTransaction
     | ask.AbortTransaction
 )
+
+
+class ForPartition(NamedTuple):
+    """Batches for one partition, and who hears what became of them."""
+
+    where: TopicPartition
+    batches: memoryview
+    answer: Callable[[Produced], None]
 
 
 class NativeTransactions:
@@ -267,7 +274,43 @@ class NativeTransactions:
         except InvalidProducerIdMapping:
             raise TransactionNotFound(transaction=txn_id) from None  # it has never begun one
 
-    def produce(
+    def produce(self, txn_id: str, session: Session, parts: Sequence[ForPartition]) -> None:
+        """Whole batches as part of a transaction; the partitions that it lacks are added together. Raises nothing."""
+        lacking: list[ForPartition] | None = []
+        for part in parts:
+            where, batches, answer = part
+            if (stranger := _stranger(batches)) is not None:
+                answer(Produced(error=stranger))
+                continue
+
+            def first(produced: Produced, part: ForPartition = part) -> None:
+                if not isinstance(produced.error, PartitionNotInTransaction):
+                    part.answer(produced)
+                elif lacking is not None:
+                    lacking.append(part)
+                else:
+                    self._add_and_produce(txn_id, session, [part])
+
+            self._produce_one(txn_id, session, where, batches, first)
+        late, lacking = lacking, None
+        if late:
+            self._add_and_produce(txn_id, session, late)
+
+    def _add_and_produce(self, txn_id: str, session: Session, parts: Sequence[ForPartition]) -> None:
+        header = parse_header(parts[0].batches)
+        whom = ProducerId(header.producer_id), Epoch(header.producer_epoch)
+
+        def added(result: object) -> None:
+            for where, batches, answer in parts:
+                if isinstance(result, RivvenError):
+                    answer(Produced(error=result))
+                else:
+                    self._produce_one(txn_id, session, where, batches, answer)
+
+        targets = tuple(dict.fromkeys(part.where for part in parts))
+        self._broker.transactions.ask(txn.AddPartitions(txn.native_id(whom[0]), *whom, targets, label=txn_id), added)
+
+    def _produce_one(
         self,
         txn_id: str,
         session: Session,
@@ -275,35 +318,13 @@ class NativeTransactions:
         batches: memoryview,
         answer: Callable[[Produced], None],
     ) -> None:
-        """Whole batches as part of a transaction, to which the partition is added if need be. Raises nothing."""
-        if (stranger := _stranger(batches)) is not None:
-            answer(Produced(error=stranger))
-            return
         admit = self._admitting(txn_id)
-        whom: tuple[ProducerId, Epoch] | None = None
 
-        def note(log: Log, header: BatchHeader) -> None:
-            nonlocal whom
-            whom = ProducerId(header.producer_id), Epoch(header.producer_epoch)
-            self._epochs.check(*whom)
+        def check(log: Log, header: BatchHeader) -> None:
+            self._epochs.check(ProducerId(header.producer_id), Epoch(header.producer_epoch))
             admit(log, header)
 
-        produce = partial(self._broker.writing.produce, session, *where, batches)
-
-        def added(result: object) -> None:
-            if isinstance(result, RivvenError):
-                answer(Produced(error=result))
-            else:
-                produce(answer, note)
-
-        def first(produced: Produced) -> None:
-            if whom is not None and isinstance(produced.error, PartitionNotInTransaction):
-                adding = txn.AddPartitions(txn.native_id(whom[0]), *whom, (where,), label=txn_id)
-                self._broker.transactions.ask(adding, added)
-            else:
-                answer(produced)
-
-        produce(first, note)
+        self._broker.writing.produce(session, *where, batches, answer, check)
 
     # Offsets that count when the transaction commits
 

@@ -102,14 +102,14 @@ def _show_members(members: Sequence[GroupMember]) -> None:
             (
                 harmless(member.instance_id or member.member_id),
                 harmless(member.host),
-                " ".join(_ranges(member.partitions)) or "-",
+                " ".join(ranges(member.partitions)) or "-",
             )
             for member in members
         ],
     )
 
 
-def _ranges(partitions: Iterable[tuple[str, int]]) -> list[str]:
+def ranges(partitions: Iterable[tuple[str, int]]) -> list[str]:
     """`topic:0-2,5`, each topic once."""
     by_topic: dict[str, list[list[int]]] = {}
     for topic, number in sorted(partitions):

@@ -19,11 +19,12 @@ import typer
 from rivven import __version__
 from rivven.errors import BadDirectory, DirectoryLocked, OffsetOutOfRange, RivvenError, UnknownTopic
 
-from . import bench, completion, config, group, offsets, quota, server, status, topic
+from . import bench, completion, config, group, offsets, quota, server, status, topic, txn
 from .consume import consume
 from .log import app as log_app
 from .opening import Misused
 from .produce import produce
+from .sql import sql
 
 USAGE = 2
 INTERRUPTED = 130
@@ -40,7 +41,9 @@ app = typer.Typer(
 app.add_typer(topic.app, name="topic")
 app.command()(produce)
 app.command()(consume)
+app.command()(sql)
 app.add_typer(group.app, name="group")
+app.add_typer(txn.app, name="txn")
 app.add_typer(offsets.app, name="offsets")
 app.add_typer(config.app, name="config")
 app.add_typer(quota.app, name="quota")

@@ -57,6 +57,30 @@ def parse_when(text: str) -> int:
     return int(moment.timestamp() * 1000)
 
 
+SPANS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def parse_span(text: str) -> int:
+    """A length of time like 500ms, 90s, 15m, 2h or 1d, in milliseconds. ValueError otherwise."""
+    digits = text.rstrip("".join(SPANS_MS))
+    unit = text[len(digits) :]
+    if not digits.isascii() or not digits.isdecimal() or unit not in SPANS_MS:
+        raise ValueError(f"{text!r} is no length of time")
+    return int(digits) * SPANS_MS[unit]
+
+
+def span(length_ms: int) -> str:
+    """A length of time for people, in its two largest units: 250ms, 4.2s, 1m 5s, 3h 20m, 2d 4h."""
+    if length_ms < 1_000:
+        return f"{max(0, length_ms)}ms"
+    if length_ms < 60_000:
+        return f"{length_ms / 1000:.1f}".removesuffix(".0") + "s" if length_ms < 10_000 else f"{length_ms // 1000}s"
+    unit, below = next(pair for pair in (("d", "h"), ("h", "m"), ("m", "s")) if length_ms >= SPANS_MS[pair[0]])
+    whole, rest = divmod(length_ms, SPANS_MS[unit])
+    more = rest // SPANS_MS[below]
+    return f"{whole:,}{unit}" + (f" {more}{below}" if more else "")
+
+
 def sized(count: int) -> str:
     """Bytes for people: 999 B, 1.5 KiB, 12 MiB."""
     if count < 1024:

@@ -207,15 +207,15 @@ class Transactions:
         if entry.stands_still:
             return _stand_in_line(entry.line, request, reply_id, entry.name)
         if entry.verdict is not None:
-            decided = ConcurrentTransactions(transaction=entry.name, reason="its owner has decided about it")
+            ending = ConcurrentTransactions(transaction=entry.name, reason="its owner has decided about it")
             if isinstance(request, NextLife):
-                entry.waiting.append((reply_id, decided))
+                entry.waiting.append((reply_id, ending))
                 return []
-            raise decided
+            raise ending
         if isinstance(request, BeginTxn) and request.owner:
             self._known_owner(request.owner, request.owner_epoch).check_begin(request)
-        if isinstance(request, BeginTxn | NextLife) and self._names.get(request.producer_id, entry.name) != entry.name:
-            raise InvalidProducerIdMapping(transaction=entry.name, producer_id=request.producer_id)
+        if isinstance(request, BeginTxn | NextLife):
+            self._check_name(request.producer_id, entry.name)
         step = self._rules.step(request, entry.now, now_ms)
         self._touch(entry, now_ms)
         if step.next is None and step.wait:
@@ -224,6 +224,11 @@ class Transactions:
         if step.next is None:
             return [TxnAnswer(reply_id, step.answer)]
         return self._write(entry, step.next, reply_id, step.answer, wait=step.wait)
+
+    def _check_name(self, producer_id: ProducerId, name: str) -> None:
+        """A producer of Kafka's dialect may not become a native one."""
+        if self._names.get(producer_id, name) != name:
+            raise InvalidProducerIdMapping(transaction=name, producer_id=producer_id)
 
     # Owners
 
@@ -613,7 +618,8 @@ class Transactions:
         self._timers.clear((entry.name, TIMEOUT, ""))
         if not now.status.open:
             config = self._config
-            brief = now.native and not now.owner
+            # What has ended is in the logs with its epoch; a life that has begun nothing is known from here alone.
+            brief = now.native and not now.owner and now.status.complete
             kept_ms = config.native_expiration_ms if brief else config.id_expiration_ms
             due_ms = now_ms if self._is_covered(now) else now.updated_ms + kept_ms
             self._timers.set((entry.name, EXPIRE, ""), max(due_ms, now_ms))

@@ -9,6 +9,8 @@ from asking import Client, versions
 from simulated import World
 
 from rivven.broker.kafka import Kafka
+from rivven.coordinator import Commit, CommittedOffset
+from rivven.model import Epoch, ProducerId, TopicPartition
 from rivven.record import decode, encode, walk
 from rivven.wire import requests as native
 from rivven.wire.kafka import Error, decode_request, encode_request
@@ -290,6 +292,81 @@ def test_an_operator_ends_only_what_nobody_else_would(world):
     (result,) = producer.client.ask(asked).markers
     assert result.topics[0].partitions[0].error_code == 0
     assert world.broker.transactions.hanging() == []
+
+
+def test_offsets_belong_to_the_transaction_that_commits_them(world):
+    """It writes to `__consumer_offsets`, which whoever looks for hanging ones must know."""
+    producer = Producer(world)
+    assert commit_offsets(producer, 3, 5) == 0
+    assert world.broker.transactions.hanging() == []
+    (found,) = producer.client.ask(describe_transactions.DescribeTransactionsRequest(["x"])).transaction_states
+    home = world.broker.groups.log_of("g").partition
+    assert [(topic.topic, topic.partitions) for topic in found.topics] == [(home.topic, [home.partition])]
+    assert (found.groups, found.label, found.owner, found.sequence) == (["g"], "", "", -1)
+    assert end_by_hand(producer, home.topic, home.partition, producer.id, producer.epoch) == Error.INVALID_TXN_STATE
+    assert producer.end(commit=True) == 0
+    assert committed_offset(world, stable=True) == (3, 0)
+
+
+def end_by_hand(producer: Producer, topic: str, number: int, whose: int, epoch: int) -> int:
+    """The error code of an operator's abort."""
+    kind = write_txn_markers
+    marker = kind.WritableTxnMarker(whose, epoch, False, [kind.WritableTxnMarkerTopic(topic, [number])])
+    (result,) = producer.client.ask(kind.WriteTxnMarkersRequest([marker])).markers
+    return int(result.topics[0].partitions[0].error_code)
+
+
+def test_offsets_that_nobody_will_commit_are_given_up_by_an_operator(world):
+    producer = Producer(world)
+    home = world.broker.groups.log_of("g").partition
+    offsets = ((TopicPartition("t", 0), CommittedOffset(7, committed_ms=1)),)
+    lost = Commit("g", offsets, unchecked=True, producer_id=ProducerId(999), producer_epoch=Epoch(0))
+    world.broker.groups.ask(lost, lambda _: None)
+    world.settle()
+    assert committed_offset(world, stable=True)[1] == Error.UNSTABLE_OFFSET_COMMIT
+    assert [(one.partition, one.producer_id) for one in world.broker.transactions.hanging()] == [(home, 999)]
+    assert end_by_hand(producer, *home, 999, 0) == 0
+    assert committed_offset(world, stable=True) == (-1, 0), "nobody waits for them any more"
+    world.restart()
+    assert committed_offset(world, stable=True) == (-1, 0)
+
+
+def stray(world: World, epoch: int) -> None:
+    """A batch in partition 1 whose transaction nobody knows of."""
+    batch = encode([(1, b"k", b"v", ())], producer_id=999, producer_epoch=epoch, base_sequence=0, transactional=True)
+    log = world.broker.store.log("t", 1)
+    world.broker._publisher.append_batches(log, memoryview(batch), lambda *_: None, lambda *_: None)
+    world.settle()
+
+
+def test_an_earlier_epoch_ends_nothing_by_hand(world):
+    producer = Producer(world)
+    stray(world, 4)
+    assert end_by_hand(producer, "t", 1, 999, 3) == Error.INVALID_PRODUCER_EPOCH
+    assert world.broker.transactions.hanging() != []
+    assert end_by_hand(producer, "t", 1, 999, 4) == 0
+    assert world.broker.transactions.hanging() == []
+
+
+def test_what_a_forgotten_producer_left_open_is_told_all_the_same(world):
+    producer = Producer(world)
+    stray(world, 4)
+    world.broker.store.log("t", 1).facts.producers.expire(before_ms=2)
+    topics = [describe_producers.TopicRequest("t", [1])]
+    (part,) = producer.client.ask(describe_producers.DescribeProducersRequest(topics)).topics[0].partitions
+    (left,) = part.active_producers
+    assert (left.producer_id, left.producer_epoch, left.current_txn_start_offset) == (999, -1, 0)
+    assert end_by_hand(producer, "t", 1, 999, 0) == 0
+    assert world.broker.transactions.hanging() == []
+
+
+def test_a_native_transaction_is_described_with_its_name_and_owner(world):
+    registered = world.ask(native.RegisterOwner("query-7"))
+    begin = native.BeginOwnedTransaction("attempt-1", 5, 0, 60_000, "query-7", registered.owner_epoch, 12)
+    world.ask(begin)
+    client = Client(world, All)
+    (found,) = client.ask(describe_transactions.DescribeTransactionsRequest(["native:5"])).transaction_states
+    assert (found.label, found.owner, found.sequence) == ("attempt-1", "query-7", 12)
 
 
 def test_nothing_waits_for_a_turn_that_nobody_asks_for(world):

@@ -42,6 +42,8 @@ class Client(NamedTuple):
     administers: bool = True
     describes: bool = True
     deletes_groups: bool = True
+    transactions: int = 1
+    """The version of the transaction protocol that it speaks; 0 if it has none, and only reads them."""
     lacks: frozenset[str] = frozenset()
 
 
@@ -55,16 +57,21 @@ CLIENTS = (
         administers=False,
         describes=False,
         deletes_groups=False,
+        transactions=0,
         lacks=frozenset({"timestamp", "binary", "null header"}),
     ),
     Client("kafkajs", "2.2.4", writes=("none", "gzip", "snappy"), lacks=frozenset({"null header"})),
-    Client("java", "4.3.0", groups=("classic", "consumer")),
+    Client("java", "4.3.0", groups=("classic", "consumer"), transactions=2),
 )
 BY_NAME = {client.name: client for client in CLIENTS}
 
 
 class Missing(Exception):
     """A client that this machine neither has nor can get; the text says what is missing."""
+
+
+class Ended(AssertionError):
+    """The driver is no longer there."""
 
 
 class Peer:
@@ -87,18 +94,34 @@ class Peer:
         self._out: IO[str] = self._process.stdout
 
     def ask(self, op: str, **question: Any) -> Any:
+        answer = self.attempt(op, **question)
+        assert "error" not in answer, f"{op} failed: {answer['error']}\n{self._said()}"
+        return answer["ok"]
+
+    def refuses(self, op: str, **question: Any) -> str:
+        """The client's own error, for a question that must fail."""
+        answer = self.attempt(op, **question)
+        assert "error" in answer, f"{op} went well: {answer}\n{self._said()}"
+        return str(answer["error"])
+
+    def attempt(self, op: str, **question: Any) -> dict[str, Any]:
+        """Ask for something that may fail: what it said as `ok`, or the client's own error as `error`."""
         self._in.write(json.dumps({"op": op, **question}) + "\n")
         self._in.flush()
         readable, _, _ = select.select([self._out], [], [], ANSWER_S)
         assert readable, f"{op} has no answer after {ANSWER_S} s: {self._said()}"
         line = self._out.readline()
-        assert line, f"the driver has ended: {self._said()}"
-        answer = json.loads(line)
-        assert "error" not in answer, f"{op} failed: {answer['error']}\n{self._said()}"
-        return answer["ok"]
+        if not line:
+            raise Ended(f"the driver has ended: {self._said()}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
 
     def _said(self) -> str:
         return self._log.read_text(errors="replace")[-3_000:]
+
+    def kill(self) -> None:
+        """As a crash of its machine does."""
+        self._process.kill()
 
     def close(self) -> None:
         with contextlib.suppress(BrokenPipeError):

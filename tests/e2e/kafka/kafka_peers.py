@@ -36,6 +36,12 @@ class Peers:
             pytest.skip(f"NOT TESTED, a client is missing: {self._missing[name]}")
         return self._open[name]
 
+    def have(self, name: str) -> bool:
+        try:
+            return bool(self[name])
+        except pytest.skip.Exception:
+            return False
+
     def drop(self, name: str) -> None:
         """Forget a client that is in no state to be asked again."""
         if name in self._open:

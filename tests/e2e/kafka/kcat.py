@@ -74,6 +74,12 @@ class Kcat:
         how = ["-o", "beginning", "-e", "-q", "-X", "fetch.wait.max.ms=20", "-f", "%T %K %S\n%k%s\n%h\n"]
         return {topic: parsed(self.run("-C", "-b", servers, "-t", topic, "-p", "0", *how)) for topic in topics}
 
+    def _look(self, servers: str, topics: dict[str, int], committed: bool) -> dict[str, Any]:
+        isolation = f"isolation.level={'read_committed' if committed else 'read_uncommitted'}"
+        how = ["-o", "beginning", "-e", "-q", "-X", "fetch.wait.max.ms=20", "-X", isolation, "-f", "%s\n"]
+        found = {topic: self.run("-C", "-b", servers, "-t", topic, "-p", "0", *how) for topic in topics}
+        return {topic: {"values": said.decode().splitlines(), "end": None} for topic, said in found.items()}
+
     def _join(self, servers: str, group: str, topic: str, kind: str) -> int:
         assert kind == "classic"
         command = [*self._command, "-b", servers, "-G", group, "-u", "-f", "%p %o %s\n"]

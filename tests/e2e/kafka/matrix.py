@@ -85,9 +85,12 @@ class Ledger:
 # The page in the documentation
 
 
+TRANSACTIONS = ("reads committed ones", "version 1", "version 2")
+
+
 def table() -> str:
     """The clients and what is tried with each, as docs/protocols/kafka-clients.md shows it."""
-    lines = ["| client | version | writes | reads | groups | administration |", "|---|---|---|---|---|---|"]
+    lines = ["| client | version | writes | reads | groups | transactions | administration |", "|---" * 7 + "|"]
     for client in CLIENTS:
         groups = ", ".join(client.groups)
         tried = {
@@ -98,7 +101,7 @@ def table() -> str:
         admin = ", ".join(what for what, does in tried.items() if does) or "none of its own"
         lines.append(
             f"| {client.name} | {client.version} | {' '.join(client.writes)} | {' '.join(client.reads)} "
-            f"| {groups} | {admin} |"
+            f"| {groups} | {TRANSACTIONS[client.transactions]} | {admin} |"
         )
     return "\n".join(lines) + "\n"
 

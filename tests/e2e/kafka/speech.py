@@ -8,6 +8,7 @@ from __future__ import annotations
 import socket
 import struct
 from types import TracebackType
+from typing import NamedTuple
 
 FETCH, FETCH_VERSION = 1, 10
 BATCH_HEADER_BYTES = 61
@@ -59,8 +60,18 @@ def header(api_key: int, version: int, correlation_id: int) -> bytes:
     return struct.pack(">hhih", api_key, version, correlation_id, -1)
 
 
-def codecs_of(port: int, topic: str) -> set[int]:
-    """The codecs of all batches of partition 0, by the numbers that their headers hold."""
+class StoredBatch(NamedTuple):
+    """What the header of a batch says of it."""
+
+    codec: int
+    transactional: bool
+    control: bool
+    producer_id: int
+    producer_epoch: int
+
+
+def batches_of(port: int, topic: str) -> list[StoredBatch]:
+    """All batches of partition 0, in order."""
     name = topic.encode()
     wanted = struct.pack(">iiqqi", 0, -1, 0, -1, 1 << 24)
     body = struct.pack(">iiiibii", -1, 100, 1, 1 << 24, 0, 0, -1)
@@ -75,10 +86,16 @@ def codecs_of(port: int, topic: str) -> set[int]:
     assert (partitions, number, fault, aborted) == (1, 0, 0, -1)
     batches = answer[at + struct.calcsize(">iihqqqii") :]
     assert len(batches) == size
-    found, at = set(), 0
+    found, at = [], 0
     while at < size:
         (length,) = struct.unpack_from(">i", batches, at + 8)
         (attributes,) = struct.unpack_from(">h", batches, at + 21)
-        found.add(attributes & 7)
+        producer = struct.unpack_from(">qh", batches, at + 43)
+        found.append(StoredBatch(attributes & 7, bool(attributes & 16), bool(attributes & 32), *producer))
         at += 12 + length
     return found
+
+
+def codecs_of(port: int, topic: str) -> set[int]:
+    """The codecs of all batches of partition 0, by the numbers that their headers hold."""
+    return {batch.codec for batch in batches_of(port, topic)}

@@ -40,8 +40,8 @@ BEHAVIOUR = """
   is finished after it. Offsets that are part of a transaction count when it commits.
 - **Looking at transactions.** Those of native producers are listed, too, as `native:` and the producer's id.
   DescribeTransactions says in tagged fields, which other clients pass over, what a native producer calls its
-  transaction (100), its owner (101) and sequence (102), and the groups whose offsets it commits (103). WriteTxnMarkers
-  ends what a partition shows as open and no coordinator knows of; for anything else the answer is
+  transaction (100), its owner (101) and sequence (102), and the groups whose offsets it commits (103).
+  WriteTxnMarkers ends what a partition shows as open and no coordinator knows of; for anything else the answer is
   `INVALID_TXN_STATE`, and `INVALID_PRODUCER_EPOCH` if the producer has a later epoch in that partition.
 - **Topic configs** that Kafka has and rivven does not are taken with the value that says what rivven does
   anyway, and refused with any other. Topics whose names begin with `__` are the broker's own.

@@ -15,6 +15,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.TreeSet;
+import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Future;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.AlterConfigOp;
@@ -24,6 +25,7 @@ import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.consumer.ConsumerRebalanceListener;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.clients.producer.RecordMetadata;
@@ -38,7 +40,9 @@ import org.apache.kafka.common.utils.AppInfoParser;
 public class Driver {
     static final long READ_MS = 20_000;
     static final ObjectMapper JSON = new ObjectMapper();
+    static final long QUIET_MS = 300;
     static final List<Member> members = new ArrayList<>();
+    static final List<KafkaProducer<byte[], byte[]>> writers = new ArrayList<>();
 
     public static void main(String[] arguments) throws Exception {
         PrintStream out = System.out;
@@ -70,6 +74,13 @@ public class Driver {
             case "describe" -> describe(question);
             case "delete_group" -> deleteGroup(question);
             case "administer" -> administer(question);
+            case "look" -> look(question);
+            case "open" -> open(question);
+            case "begin", "write", "end", "transfer", "work", "abandon" -> {
+                inTransaction(op, writers.get(question.get("producer").asInt()), question);
+                yield null;
+            }
+            case "features" -> features(question);
             default -> throw new IllegalArgumentException(op);
         };
     }
@@ -127,6 +138,120 @@ public class Driver {
                     found.get(each.topic()).add(told(each));
         }
         return found;
+    }
+
+    static Object look(JsonNode question) {
+        Map<String, Integer> wanted = new HashMap<>();
+        question.get("topics").properties().forEach(each -> wanted.put(each.getKey(), each.getValue().asInt()));
+        Map<String, List<String>> found = new LinkedHashMap<>();
+        wanted.keySet().forEach(topic -> found.put(topic, new ArrayList<>()));
+        List<TopicPartition> places = wanted.keySet().stream().map(topic -> new TopicPartition(topic, 0)).toList();
+        Map<String, Object> config = at(question);
+        config.put("isolation.level", question.get("committed").asBoolean() ? "read_committed" : "read_uncommitted");
+        Map<String, Object> told = new HashMap<>();
+        try (var consumer = consumer(config)) {
+            consumer.assign(places);
+            Map<TopicPartition, Long> ends = consumer.endOffsets(places);
+            long deadline = System.currentTimeMillis() + READ_MS;
+            boolean all = false;
+            while (System.currentTimeMillis() < deadline) {
+                for (ConsumerRecord<byte[], byte[]> each : consumer.poll(Duration.ofMillis(100)))
+                    found.get(each.topic()).add(new String(each.value()));
+                if (!all && wanted.entrySet().stream().allMatch(each -> found.get(each.getKey()).size() >= each.getValue())) {
+                    all = true;
+                    deadline = System.currentTimeMillis() + QUIET_MS;
+                }
+            }
+            found.forEach((topic, values) ->
+                told.put(topic, Map.of("values", values, "end", ends.get(new TopicPartition(topic, 0)))));
+        }
+        return told;
+    }
+
+    static Object open(JsonNode question) {
+        Map<String, Object> config = at(question);
+        config.put("transactional.id", question.get("name").asText());
+        config.put("transaction.timeout.ms", question.get("timeout_ms").asInt());
+        config.put("linger.ms", 0);
+        var writer = new KafkaProducer<>(config, new ByteArraySerializer(), new ByteArraySerializer());
+        writer.initTransactions();
+        writers.add(writer);
+        return writers.size() - 1;
+    }
+
+    static void inTransaction(String op, KafkaProducer<byte[], byte[]> writer, JsonNode question) throws Exception {
+        switch (op) {
+            case "begin" -> writer.beginTransaction();
+            case "write" -> write(writer, question);
+            case "end" -> finish(writer, question.get("commit").asBoolean() ? "commit" : "abort");
+            case "transfer" -> {
+                writer.beginTransaction();
+                for (JsonNode note : question.get("notes"))
+                    writer.send(new ProducerRecord<>(
+                        note.get(0).asText(), note.get(1).asInt(), null, note.get(2).asText().getBytes()));
+                writer.flush();
+                finish(writer, question.get("end").asText());
+            }
+            case "work" -> work(writer, question);
+            case "abandon" -> writer.close(Duration.ZERO);
+        }
+    }
+
+    static void finish(KafkaProducer<byte[], byte[]> writer, String how) {
+        switch (how) {
+            case "commit" -> writer.commitTransaction();
+            case "abort" -> writer.abortTransaction();
+            default -> writer.flush();
+        }
+    }
+
+    static void write(KafkaProducer<byte[], byte[]> writer, JsonNode question) throws Exception {
+        List<Future<RecordMetadata>> sent = new ArrayList<>();
+        for (JsonNode value : question.get("values"))
+            sent.add(writer.send(new ProducerRecord<>(
+                question.get("topic").asText(), question.get("partition").asInt(), null, value.asText().getBytes())));
+        writer.flush();
+        for (Future<RecordMetadata> each : sent)
+            try {
+                each.get();
+            } catch (ExecutionException failed) {
+                throw (Exception) failed.getCause();
+            }
+    }
+
+    static void work(KafkaProducer<byte[], byte[]> writer, JsonNode question) {
+        String source = question.get("source").asText(), target = question.get("target").asText();
+        Map<String, Object> config = at(question);
+        config.put("group.id", question.get("group").asText());
+        config.put("isolation.level", "read_committed");
+        Map<TopicPartition, OffsetAndMetadata> following = new HashMap<>();
+        int left = question.get("count").asInt();
+        config.put("max.poll.records", left);
+        long deadline = System.currentTimeMillis() + READ_MS;
+        writer.beginTransaction();
+        try (var consumer = consumer(config)) {
+            consumer.subscribe(List.of(source));
+            while (left > 0 && System.currentTimeMillis() < deadline)
+                for (ConsumerRecord<byte[], byte[]> each : consumer.poll(Duration.ofMillis(100))) {
+                    if (left-- <= 0) break;
+                    byte[] made = ("made of " + new String(each.value())).getBytes();
+                    writer.send(new ProducerRecord<>(target, 0, null, made));
+                    following.put(
+                        new TopicPartition(source, each.partition()), new OffsetAndMetadata(each.offset() + 1));
+                }
+            if (left > 0) throw new IllegalStateException(left + " records did not come");
+            writer.sendOffsetsToTransaction(following, consumer.groupMetadata());
+        }
+        finish(writer, question.get("end").asText());
+    }
+
+    static Object features(JsonNode question) throws Exception {
+        try (Admin admin = Admin.create(at(question))) {
+            Map<String, Object> levels = new HashMap<>();
+            admin.describeFeatures().featureMetadata().get().finalizedFeatures()
+                .forEach((name, range) -> levels.put(name, range.maxVersionLevel()));
+            return levels;
+        }
     }
 
     static Map<String, Object> told(ConsumerRecord<byte[], byte[]> record) {

@@ -11,7 +11,7 @@ import aiokafka
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from serving import HEARTBEAT_MS, READ_S, SESSION_MS, Asked, Seen, serve, told
+from serving import HEARTBEAT_MS, READ_S, SESSION_MS, Asked, Looked, Seen, made_of, serve, told, transactions
 
 loop = asyncio.new_event_loop()
 threading.Thread(target=loop.run_forever, daemon=True).start()
@@ -50,6 +50,88 @@ async def read(servers: str, topics: dict[str, int]) -> dict[str, list[Any]]:
             found[partition.topic] += [told(each.key, each.value, each.headers, each.timestamp) for each in records]
     await consumer.stop()
     return found
+
+
+async def look(servers: str, topics: dict[str, int], committed: bool) -> dict[str, Any]:
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=servers,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        isolation_level="read_committed" if committed else "read_uncommitted",
+        fetch_max_wait_ms=100,
+    )
+    places = [TopicPartition(topic, 0) for topic in topics]
+    consumer.assign(places)
+    await consumer.start()
+    looked = Looked(topics)
+    looked.ends = {place.topic: end for place, end in (await consumer.end_offsets(places)).items()}
+    while looked.goes_on():
+        for place, records in (await consumer.getmany(timeout_ms=100)).items():
+            for each in records:
+                looked.see(place.topic, each.value)
+    await consumer.stop()
+    return looked.told()
+
+
+def wait(work: Coroutine[Any, Any, Any]) -> Any:
+    return asyncio.run_coroutine_threadsafe(work, loop).result()
+
+
+class Writer:
+    """A transactional producer."""
+
+    def __init__(self, servers: str, name: str, timeout_ms: int) -> None:
+        self._settings = {"transactional_id": name, "transaction_timeout_ms": timeout_ms}
+        self._producer = wait(self._started(servers))
+
+    async def _started(self, servers: str) -> AIOKafkaProducer:
+        producer = AIOKafkaProducer(bootstrap_servers=servers, **self._settings)
+        await producer.start()
+        return producer
+
+    def begin(self) -> None:
+        wait(self._producer.begin_transaction())
+
+    def write(self, topic: str, partition: int, values: list[str]) -> None:
+        async def send() -> None:
+            sent = [await self._producer.send(topic, value.encode(), partition=partition) for value in values]
+            await asyncio.gather(*sent)
+
+        wait(send())
+
+    def end(self, commit: bool) -> None:
+        wait(self._producer.commit_transaction() if commit else self._producer.abort_transaction())
+
+    def work(self, servers: str, group: str, source: str, target: str, count: int) -> None:
+        wait(self._work(servers, group, source, target, count))
+
+    async def _work(self, servers: str, group: str, source: str, target: str, count: int) -> None:
+        consumer = AIOKafkaConsumer(
+            source,
+            bootstrap_servers=servers,
+            group_id=group,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            isolation_level="read_committed",
+            session_timeout_ms=SESSION_MS,
+            heartbeat_interval_ms=HEARTBEAT_MS,
+            fetch_max_wait_ms=100,
+        )
+        await consumer.start()
+        deadline = loop.time() + READ_S
+        following: dict[TopicPartition, int] = {}
+        while count and loop.time() < deadline:
+            for place, records in (await consumer.getmany(timeout_ms=100, max_records=count)).items():
+                for each in records:
+                    await self._producer.send(target, made_of(each.value), partition=0)
+                    following[place] = each.offset + 1
+                count -= len(records)
+        assert count == 0, f"{count} records did not come"
+        await self._producer.send_offsets_to_transaction(following, group)
+        await consumer.stop()
+
+    def abandon(self) -> None:
+        wait(self._producer.stop())
 
 
 class Member(ConsumerRebalanceListener):
@@ -166,5 +248,7 @@ serve(
         "leave": lambda member: blocking(members[member].leave)(),
         "describe": blocking(describe),
         "administer": blocking(administer),
+        "look": blocking(look),
+        **transactions(Writer),
     }
 )

@@ -18,7 +18,7 @@ from confluent_kafka.admin import (
     NewTopic,
     ResourceType,
 )
-from serving import HEARTBEAT_MS, READ_S, SESSION_MS, Asked, Seen, serve, told
+from serving import HEARTBEAT_MS, READ_S, SESSION_MS, Asked, Looked, Seen, made_of, serve, told, transactions
 
 KINDS = {
     "classic": {"session.timeout.ms": SESSION_MS, "heartbeat.interval.ms": HEARTBEAT_MS},
@@ -68,6 +68,78 @@ def read(servers: str, topics: dict[str, int]) -> dict[str, list[Any]]:
         found[message.topic()].append(told(message.key(), message.value(), message.headers(), message.timestamp()[1]))
     consumer.close()
     return found
+
+
+def look(servers: str, topics: dict[str, int], committed: bool) -> dict[str, Any]:
+    settings = {"bootstrap.servers": servers, "group.id": "unused", "enable.auto.commit": False}
+    consumer = Consumer({**settings, "isolation.level": "read_committed" if committed else "read_uncommitted"})
+    places = [TopicPartition(topic, 0, OFFSET_BEGINNING) for topic in topics]
+    looked = Looked(topics)
+    looked.ends = {place.topic: consumer.get_watermark_offsets(place, READ_S)[1] for place in places}
+    consumer.assign(places)
+    while looked.goes_on():
+        message = consumer.poll(0.1)
+        if message is not None:
+            assert message.error() is None, message.error()
+            looked.see(message.topic(), message.value())
+    consumer.close()
+    return looked.told()
+
+
+class Writer:
+    """A transactional producer."""
+
+    def __init__(self, servers: str, name: str, timeout_ms: int) -> None:
+        settings = {"bootstrap.servers": servers, "transactional.id": name, "transaction.timeout.ms": timeout_ms}
+        self._producer = Producer({**settings, "linger.ms": 0})
+        self._producer.init_transactions(READ_S)
+
+    def begin(self) -> None:
+        self._producer.begin_transaction()
+
+    def write(self, topic: str, partition: int, values: list[str]) -> None:
+        failures: list[Any] = []
+        for value in values:
+            self._producer.produce(
+                topic,
+                value,
+                partition=partition,
+                on_delivery=lambda error, _: failures.append(error) if error else None,
+            )
+        assert self._producer.flush(READ_S) == 0, "not everything was acknowledged"
+        if failures:
+            raise KafkaException(failures[0])
+
+    def end(self, commit: bool) -> None:
+        (self._producer.commit_transaction if commit else self._producer.abort_transaction)(READ_S)
+
+    def work(self, servers: str, group: str, source: str, target: str, count: int) -> None:
+        consumer = Consumer(
+            {
+                "bootstrap.servers": servers,
+                "group.id": group,
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "isolation.level": "read_committed",
+                **KINDS["classic"],
+            }
+        )
+        consumer.subscribe([source])
+        deadline = time.monotonic() + READ_S
+        following: dict[int, int] = {}
+        while count and time.monotonic() < deadline:
+            message = consumer.poll(0.1)
+            if message is not None and message.error() is None:
+                self._producer.produce(target, made_of(message.value()), partition=0)
+                following[message.partition()] = message.offset() + 1
+                count -= 1
+        assert count == 0, f"{count} records did not come"
+        places = [TopicPartition(source, number, offset) for number, offset in following.items()]
+        self._producer.send_offsets_to_transaction(places, consumer.consumer_group_metadata(), READ_S)
+        consumer.close()
+
+    def abandon(self) -> None:
+        del self._producer
 
 
 class Member:
@@ -176,5 +248,7 @@ serve(
         "describe": describe,
         "delete_group": delete_group,
         "administer": administer,
+        "look": look,
+        **transactions(Writer),
     }
 )

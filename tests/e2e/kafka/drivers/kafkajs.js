@@ -116,6 +116,95 @@ async function read({ servers, topics }) {
   return found
 }
 
+// Reads go on for a moment after everything is there, to see whether there is more.
+const QUIET_MS = 300
+async function look({ servers, topics, committed }) {
+  const group = `kafkajs-looks-${process.pid}-${readers++}`
+  const consumer = kafkaAt(servers).consumer({ groupId: group, maxWaitTimeInMs: 100, readUncommitted: !committed })
+  const found = Object.fromEntries(Object.keys(topics).map((topic) => [topic, { values: [], end: null }]))
+  const timers = []
+  await consumer.connect()
+  await consumer.subscribe({ topics: Object.keys(topics), fromBeginning: true })
+  await new Promise((resolve, reject) => {
+    timers.push(setTimeout(resolve, READ_MS))
+    consumer.on('consumer.crash', ({ payload }) => reject(payload.error))
+    consumer.run({
+      autoCommit: false,
+      eachMessage: async ({ topic, partition, message }) => {
+        if (partition !== 0) return
+        found[topic].values.push(message.value.toString())
+        if (Object.entries(topics).every(([name, count]) => found[name].values.length >= count))
+          timers.push(setTimeout(resolve, QUIET_MS))
+      },
+    }).catch(reject)
+  }).finally(() => timers.forEach(clearTimeout))
+  await consumer.disconnect()
+  return found
+}
+
+const writers = []
+async function open({ servers, name, timeout_ms }) {
+  const producer = kafkaAt(servers).producer({
+    transactionalId: name, maxInFlightRequests: 1, idempotent: true, transactionTimeout: timeout_ms,
+  })
+  await producer.connect()
+  await (await producer.transaction()).abort() // only the first transaction asks for a producer id
+  return writers.push({ producer, transaction: null }) - 1
+}
+
+async function begin({ producer }) {
+  writers[producer].transaction = await writers[producer].producer.transaction()
+}
+
+async function write({ producer, topic, partition, values }) {
+  const messages = values.map((value) => ({ value, partition }))
+  await writers[producer].transaction.send({ topic, acks: -1, messages })
+}
+
+async function end({ producer, commit }) {
+  const { transaction } = writers[producer]
+  await (commit ? transaction.commit() : transaction.abort())
+}
+
+const finish = async (producer, how) => { if (how !== 'leave') await end({ producer, commit: how === 'commit' }) }
+
+async function transfer({ producer, notes, end: how }) {
+  await begin({ producer })
+  for (const [topic, partition, note] of notes) await write({ producer, topic, partition, values: [note] })
+  await finish(producer, how)
+}
+
+async function work({ producer, servers, group, source, target, count, end: how }) {
+  const consumer = kafkaAt(servers).consumer({
+    groupId: group, sessionTimeout: 6000, heartbeatInterval: 300, rebalanceTimeout: 10000, maxWaitTimeInMs: 100,
+  })
+  const taken = []
+  let timer
+  await consumer.connect()
+  await consumer.subscribe({ topics: [source], fromBeginning: true })
+  await new Promise((resolve, reject) => {
+    timer = setTimeout(resolve, READ_MS)
+    consumer.on('consumer.crash', ({ payload }) => reject(payload.error))
+    consumer.run({
+      autoCommit: false,
+      eachMessage: async ({ partition, message }) => {
+        if (taken.length < count) taken.push([partition, Number(message.offset), message.value.toString()])
+        if (taken.length === count) resolve()
+      },
+    }).catch(reject)
+  }).finally(() => clearTimeout(timer))
+  if (taken.length < count) throw new Error(`only ${taken.length} records came`)
+  await begin({ producer })
+  await write({ producer, topic: target, partition: 0, values: taken.map(([, , value]) => `made of ${value}`) })
+  const following = new Map(taken.map(([partition, offset]) => [partition, offset + 1]))
+  const partitions = [...following].map(([partition, offset]) => ({ partition, offset: String(offset) }))
+  await writers[producer].transaction.sendOffsets({ consumerGroupId: group, topics: [{ topic: source, partitions }] })
+  await consumer.disconnect()
+  await finish(producer, how)
+}
+
+const abandon = ({ producer }) => writers[producer].producer.disconnect()
+
 const members = []
 async function join({ servers, group, topic }) {
   const consumer = kafkaAt(servers).consumer({
@@ -196,6 +285,7 @@ const administer = ({ servers, topic }) =>
 const questions = {
   version: () => load('kafkajs/package.json').version,
   produce, read, join, state, leave, describe, administer,
+  look, open, begin, write, end, transfer, work, abandon,
   delete_group: deleteGroup,
 }
 

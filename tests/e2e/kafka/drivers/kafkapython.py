@@ -9,7 +9,11 @@ from typing import Any
 import kafka
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, NewPartitions, NewTopic
-from serving import HEARTBEAT_MS, READ_S, SESSION_MS, Asked, Seen, serve, told
+from kafka.structs import OffsetAndMetadata
+from serving import HEARTBEAT_MS, READ_S, SESSION_MS, Asked, Looked, Seen, made_of, serve, told, transactions
+
+JOIN_MS, PATIENT_MS = 10_000, 500
+"""For how long it polls as a member. If that ends while it waits for its assignment, it never takes it."""
 
 
 def produce(servers: str, topic: str, codec: str, records: list[dict[str, Any]], partition: int) -> None:
@@ -36,6 +40,74 @@ def read(servers: str, topics: dict[str, int]) -> dict[str, list[Any]]:
     return found
 
 
+def look(servers: str, topics: dict[str, int], committed: bool) -> dict[str, Any]:
+    consumer = KafkaConsumer(
+        bootstrap_servers=servers,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        isolation_level="read_committed" if committed else "read_uncommitted",
+        fetch_max_wait_ms=100,
+    )
+    places = [TopicPartition(topic, 0) for topic in topics]
+    looked = Looked(topics)
+    consumer.assign(places)
+    looked.ends = {place.topic: end for place, end in consumer.end_offsets(places).items()}
+    while looked.goes_on():
+        for place, records in consumer.poll(timeout_ms=100).items():
+            for each in records:
+                looked.see(place.topic, each.value)
+    consumer.close()
+    return looked.told()
+
+
+class Writer:
+    """A transactional producer."""
+
+    def __init__(self, servers: str, name: str, timeout_ms: int) -> None:
+        self._producer = KafkaProducer(
+            bootstrap_servers=servers, transactional_id=name, transaction_timeout_ms=timeout_ms
+        )
+        self._producer.init_transactions()
+
+    def begin(self) -> None:
+        self._producer.begin_transaction()
+
+    def write(self, topic: str, partition: int, values: list[str]) -> None:
+        sent = [self._producer.send(topic, value.encode(), partition=partition) for value in values]
+        self._producer.flush(READ_S)
+        for future in sent:
+            future.get(READ_S)
+
+    def end(self, commit: bool) -> None:
+        (self._producer.commit_transaction if commit else self._producer.abort_transaction)()
+
+    def work(self, servers: str, group: str, source: str, target: str, count: int) -> None:
+        consumer = KafkaConsumer(
+            source,
+            bootstrap_servers=servers,
+            group_id=group,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            isolation_level="read_committed",
+            session_timeout_ms=SESSION_MS,
+            heartbeat_interval_ms=HEARTBEAT_MS,
+        )
+        deadline = time.monotonic() + READ_S
+        following: dict[TopicPartition, OffsetAndMetadata] = {}
+        while count and time.monotonic() < deadline:
+            for place, records in consumer.poll(timeout_ms=JOIN_MS, max_records=count).items():
+                for each in records:
+                    self._producer.send(target, made_of(each.value), partition=0)
+                    following[place] = OffsetAndMetadata(each.offset + 1, "", -1)
+                count -= len(records)
+        assert count == 0, f"{count} records did not come"
+        self._producer.send_offsets_to_transaction(following, consumer.group_metadata())
+        consumer.close()
+
+    def abandon(self) -> None:
+        self._producer.close(timeout=0)
+
+
 class Member(kafka.ConsumerRebalanceListener):
     def __init__(self, servers: str, group: str, topic: str, kind: str) -> None:
         assert kind == "classic"
@@ -60,7 +132,7 @@ class Member(kafka.ConsumerRebalanceListener):
 
     def _poll(self) -> None:
         while not self.seen.stopping.is_set():
-            for records in self._consumer.poll(timeout_ms=100).values():
+            for records in self._consumer.poll(timeout_ms=PATIENT_MS).values():
                 for each in records:
                     self.seen.get(each.partition, each.offset, each.value)
         self._consumer.close()
@@ -131,5 +203,7 @@ serve(
         "describe": describe,
         "delete_group": delete_group,
         "administer": administer,
+        "look": look,
+        **transactions(Writer),
     }
 )
