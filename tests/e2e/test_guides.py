@@ -73,6 +73,11 @@ def test_every_block_of_the_sdk_guide_runs_and_prints_what_it_shows(daemon: Daem
     asyncio.run(run("guides/sdk.md", daemon.port))
 
 
+def test_every_block_of_the_exactly_once_guide_runs_and_prints_what_it_shows(daemon: Daemon) -> None:
+    assert len(programs("guides/exactly-once.md")) >= 6
+    asyncio.run(run("guides/exactly-once.md", daemon.port))
+
+
 def test_the_first_minute_goes_as_it_is_written(daemon: Daemon, tmp_path: Path) -> None:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "RIVVEN_SERVER": f"127.0.0.1:{daemon.port}"}

@@ -85,6 +85,8 @@ async def transform(
         begun = consumer.positions()
         try:
             messages = await consumer.poll(WAIT_MS, round_messages)
+            if isinstance(consumer, GroupConsumer) and not consumer.is_settled:
+                busy = loop.time()  # who waits for its share of the group is not idle
             if messages:
                 await _write(producer, consumer, await change(messages))
                 done += len(messages)
