@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from building import NOW_MS, at_every_halt, batch_of, new_world, records_of, values_of
+from building import NOW_MS, at_every_halt, batch_of, new_world, records_of, transactional, values_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -96,6 +96,22 @@ def test_nothing_above_the_high_watermark_goes():
     now_ms = world.clock.now_ms() + 10**9
     assert start_after_retention(log, now_ms) <= log.high_watermark == 3
     assert not seals_for_retention(log, now_ms)
+
+
+def test_nothing_of_an_open_transaction_goes():
+    world = filled(retention_ms=str(HOUR_MS), count=6)
+    world.write(b"open", **transactional(timestamp_ms=NOW_MS))
+    first_open = world.log().last_stable
+    for _ in range(12):
+        world.write(bytes(150), timestamp_ms=NOW_MS)
+    world.clock.advance(ms=100 * HOUR_MS)
+    world.store.retain()
+    assert 0 < world.log().start <= first_open
+    assert b"open" in values_of(world.log())
+    world.mark(7, commit=True)
+    world.clock.advance(ms=100 * HOUR_MS)
+    world.store.retain()
+    assert world.log().start > first_open
 
 
 def test_the_start_survives_a_restart():

@@ -1,6 +1,7 @@
 """Retention: which segments a log may let go, by age and by size.
 
-Whole segments only, oldest first, and never the active one, nor anything at or above the high watermark.
+Whole segments only, oldest first, and never the active one, nor anything at or above the high watermark or in an open
+transaction: of one that commits later, readers would find the rest alone.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ def start_after_retention(log: Log, now_ms: int) -> Offset:
     start = log.start
     for segment in log.segments[:-1]:
         log.opened(segment)
-        if segment.next_offset > log.high_watermark:
+        if segment.next_offset > log.last_stable:
             break
         aged = 0 <= log.config.retention_ms < now_ms - segment.max_timestamp_ms
         if not aged and excess_bytes < segment.end_bytes:
@@ -35,5 +36,5 @@ def seals_for_retention(log: Log, now_ms: int) -> bool:
         log.config.deletes
         and 0 <= log.config.retention_ms < now_ms - active.max_timestamp_ms
         and active.end_bytes > 0
-        and active.next_offset <= log.high_watermark
+        and active.next_offset <= log.last_stable
     )
