@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from building import batch_of, facts_of, names_of, new_world, remove_all, transactional
+from building import batch_of, facts_of, finish_chores, names_of, new_world, remove_all, transactional
 
 from rivven.log.document import write_whole
 from rivven.log.snapshot import Facts, drop, load, save, saved
@@ -152,3 +152,21 @@ def test_an_older_snapshot_that_came_back_with_the_power_is_not_vouched_for():
     assert before["aborted"] != []
     world.reopen()
     assert facts_of(world.log()) == before
+
+
+def test_a_transaction_whose_records_are_deleted_holds_nobody_up_after_a_power_loss():
+    """Its marker may be deleted as well, and then nothing would ever end it."""
+    for seed in range(20):
+        world = new_world(seed)
+        world.write(b"t", **transactional(producer_id=2))
+        finish_chores(world.store)
+        world.store.checkpoint()
+        world.mark(2, commit=False)
+        world.write(b"plain")
+        world.store.delete_before(world.log(), 3)
+        for _ in range(3):
+            world.reopen("crash")
+            assert world.log().last_stable == world.log().high_watermark == 3, seed
+        world.write(b"v", **transactional(producer_id=2, base_sequence=1))
+        world.reopen("crash")
+        assert (world.log().last_stable, world.log().high_watermark) == (3, 4), seed

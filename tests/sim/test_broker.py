@@ -7,18 +7,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from random import Random
 
 import pytest
+from quiet import Quiet
 
-from rivven.broker import BrokerConfig, Reply, Session
-from rivven.log import StoreConfig
+from rivven.broker import Reply, Session
 from rivven.record import encode
-from rivven.sim import Agenda, SimClock, SimDisk, SimNetwork
 from rivven.sim.broker import BrokerWorld, run_broker_history
-from rivven.sim.client import SimClient
-from rivven.sim.node import SimNode
-from rivven.wire import Format, Request, Response
+from rivven.wire import Format, Request
 from rivven.wire import requests as ask
 from rivven.wire import responses as tell
 
@@ -115,27 +111,6 @@ def test_a_long_poll_that_nobody_ends_is_noticed(monkeypatch: pytest.MonkeyPatch
 
 
 # One client and no faults: what histories once found
-
-
-class Quiet:
-    """A node on a network where nothing goes wrong."""
-
-    def __init__(self, form: Format = Format.POSTCARD) -> None:
-        rng = Random(1)
-        self.agenda = Agenda(SimClock())
-        network = SimNetwork(self.agenda, rng)
-        config = StoreConfig(wal_file_bytes=1 << 20, wal_first_file_bytes=1 << 18)
-        self.node = SimNode("node", network, SimDisk(rng), config, BrokerConfig(default_partitions=1), say=len)
-        self.node.start()
-        self.client = SimClient("client", network, "node", form)
-
-    def ask_all(self, *requests: Request) -> list[Response]:
-        """Send all of them before the first is answered."""
-        answers: list[Response | None] = []
-        for request in requests:
-            self.client.ask(request, answers.append)
-        assert self.agenda.run(10_000_000, lambda: len(answers) == len(requests))
-        return [answer for answer in answers if answer is not None]
 
 
 def opaque(topic: str, *values: bytes) -> Request:

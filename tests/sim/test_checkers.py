@@ -8,7 +8,7 @@ import pytest
 
 from rivven.model import TopicPartition
 from rivven.sim import Chronicle, examine
-from rivven.sim.checkers import Commit, Fate, Final, Look, Poll, Send
+from rivven.sim.chronicle import Commit, Fate, Final, Look, Poll, Send
 
 HERE = TopicPartition("orders", 0)
 

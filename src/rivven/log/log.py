@@ -351,6 +351,8 @@ class Log:
         begin = snapshot.upto if snapshot is not None else self._segments[0].base_offset
         if self.snapshot_upto == newest and holds_at is not None and begin <= holds_at <= self.end:
             begin = holds_at
+        if begin < self._bases[0]:
+            self.facts.forget_open()  # what they had written is gone, and perhaps the marker with it
         for segment in self._segments[max(0, bisect_right(self._bases, begin) - 1) :]:
             self._note_all(self.opened(segment), begin)
         # A newer snapshot may be gone with the power, and an older one that had been dropped back in its place.

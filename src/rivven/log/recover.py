@@ -143,7 +143,10 @@ def recover_log(
     # A snapshot beyond what was synced may speak of batches that a crash took; others have their offsets since.
     believed = log.end if trusted is None else trusted
     drop(disk, directory, [upto for upto in saved(disk, directory) if upto > believed])
+    log.drop_before(log.start)  # segments that were deleted, but whose names came back
     _derive(log, point, trusted)
+    if log.end < log.start:
+        log.facts.forget_open()  # of what follows, up to the start, nothing is written again: no marker either
     _replay(log, entries, crcs, trusted or 0, report, now_ms)
     if trusted is not None and log.end < trusted:
         _report_lost(log, trusted, report)
@@ -153,7 +156,7 @@ def recover_log(
     cleaned = any(disk.exists(f"{directory}/{CLEANER}{suffix}") for suffix in ("", ".bak"))
     log.dense = not (cleaned or config.compacts)
     lower_clean_upto(disk, directory, log.end)
-    log.drop_before(log.start)  # segments that were deleted, but whose names came back
+    log.drop_before(log.start)  # facts and segments that a replay went through on its way to the start
     log.advance(log.end)
     if report.clean and trusted == log.end:
         log.names_are_durable()

@@ -55,6 +55,11 @@ class Facts:
                 commit = (emptied or decode_marker(batch)[0]) if header.control else None
                 self.transactions.note(header, commit=commit)
 
+    def forget_open(self) -> None:
+        """All batches so far are deleted. A transaction that is still open shows itself by its next batch."""
+        if self.transactions.forget_open():
+            self.changes += 1
+
     def snapshot(self, upto: int) -> Snapshot:
         return Snapshot(
             upto,

@@ -53,6 +53,12 @@ class Transactions:
             key=lambda entry: entry.first_offset,
         )
 
+    def forget_open(self) -> bool:
+        """Whether there were any."""
+        forgotten = bool(self._open)
+        self._open.clear()
+        return forgotten
+
     def advance_start(self, start: int) -> None:
         """Forget what ended before the log's new start."""
         place = bisect_left(self._aborted, start, key=lambda entry: entry.last_offset)

@@ -2,7 +2,8 @@
 from a seed; a store and a broker that live in it, and the checkers of what they promised."""
 
 from .agenda import Agenda
-from .checkers import CHECKERS, Anomaly, Checker, Chronicle, examine
+from .checkers import CHECKERS, Checker, examine
+from .chronicle import Anomaly, Chronicle
 from .clock import SimClock, SimEntropy
 from .disk import Halted, Loss, SimDisk
 from .network import SimNetwork, SimSocket, Weather

@@ -1,6 +1,7 @@
 """`python -m rivven.sim --seed N`: one random history, replayed; `--count M` runs M of them from seed N on.
 
-`--world store` (the default) is the store on its disk alone, `--world broker` a broker with clients on a network.
+`--world store` (the default) is the store on its disk alone, `--world broker` a broker with clients on a network,
+`--world transactions` one whose clients write in transactions, `--world groups` one whose clients share a group.
 """
 
 from __future__ import annotations
@@ -10,13 +11,17 @@ import logging
 import sys
 from collections.abc import Callable
 
-from .broker import SECONDS, run_broker_history
+from .broker import SECONDS, BrokerWorld, run_broker_history
+from .group_world import GroupWorld
 from .history import POLICIES, run_history
+from .txn_world import TxnWorld
+
+WORLDS: dict[str, type[BrokerWorld]] = {world.name: world for world in (BrokerWorld, TxnWorld, GroupWorld)}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m rivven.sim", description=__doc__)
-    parser.add_argument("--world", choices=("store", "broker"), default="store", help="what is simulated")
+    parser.add_argument("--world", choices=("store", *WORLDS), default="store", help="what is simulated")
     parser.add_argument("--seed", type=int, required=True, help="the history to run")
     parser.add_argument("--count", type=int, default=1, help="how many, from that seed on")
     parser.add_argument("--steps", type=int, default=60, help="events in each history of a store")
@@ -33,8 +38,8 @@ def main() -> int:
 
 
 def run(chosen: argparse.Namespace, seed: int, show: Callable[[str], object] | None) -> None:
-    if chosen.world == "broker":
-        run_broker_history(seed, seconds=chosen.seconds, policy=chosen.policy, show=show)
+    if chosen.world in WORLDS:
+        run_broker_history(seed, seconds=chosen.seconds, policy=chosen.policy, show=show, world=WORLDS[chosen.world])
     else:
         run_history(seed, steps=chosen.steps, policy=chosen.policy, show=show)
 

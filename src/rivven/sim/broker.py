@@ -11,24 +11,29 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 from random import Random
+from typing import ClassVar, TypeVar
 
 from rivven.broker import BrokerConfig
 from rivven.log import CommitLimits, StoreConfig, SyncPolicy
+from rivven.model import TopicPartition
 from rivven.wire import Format, Response
 from rivven.wire import requests as ask
 from rivven.wire import responses as tell
 
 from .agenda import Agenda
-from .checkers import Anomaly, Chronicle, Final, examine
+from .checkers import examine
+from .chronicle import Anomaly, Chronicle, Final
 from .client import SimClient
 from .clock import SimClock
 from .disk import SimDisk
 from .network import SimNetwork, Weather
 from .node import SimNode
-from .workload import Actor, Auditor, Consumer, Producer, Stage, Stranger, TopicMaker
+from .producing import Producer
+from .reading import READ_COMMITTED, Auditor, Consumer
+from .stage import Actor, Stage
+from .topic_maker import Stranger, TopicMaker
 
 ADDRESS = "node-1"
-TOPICS = {"orders": 2, "clicks": 1}
 SECOND_US = 1_000_000
 REST_US = 90 * SECOND_US
 """How long the world may take to come to rest once nothing goes wrong any more."""
@@ -39,17 +44,37 @@ SECONDS = 6
 """How long faults last, unless somebody says otherwise."""
 
 
-def replay_command(seed: int, seconds: int = SECONDS, policy: str | None = None) -> str:
+def replay_command(world: str, seed: int, seconds: int = SECONDS, policy: str | None = None) -> str:
     """What must be typed to see this history again."""
-    command = f"python -m rivven.sim --world broker --seed {seed}"
+    command = f"python -m rivven.sim --world {world} --seed {seed}"
     if seconds != SECONDS:
         command += f" --seconds {seconds}"
     return f"{command} --policy '{policy}'" if policy else command
 
 
+def differing(partition: TopicPartition, before: Final, after: Final) -> str:
+    """What is not as it was before the power went."""
+    found = dict(before.found.items() ^ after.found.items())
+    hidden, markers = before.hidden ^ after.hidden, before.markers ^ after.markers
+    bounds = [(one.start, one.last_stable, one.end) for one in (before, after)]
+    return (
+        f"{partition} is not what it was before the power went: bounds {bounds[0]}, now {bounds[1]}; "
+        f"records {found}, hidden {sorted(hidden)}, markers {sorted(markers)} in one only"
+    )
+
+
+W = TypeVar("W", bound="BrokerWorld")
+
+
 class BrokerWorld:
+    """A node and those who use it. Other worlds have other topics and another cast."""
+
+    name = "broker"
+    topics: ClassVar[dict[str, int]] = {"orders": 2, "clicks": 1}
+    """How many partitions each has."""
+
     def __init__(self, seed: int, *, policy: str | None = None, show: Callable[[str], object] | None = None) -> None:
-        self.rng = Random(f"broker {seed}")
+        self.rng = Random(f"{self.name} {seed}")
         drawn = self.rng.choices(POLICIES, weights=(8, 1, 1))[0]
         self.policy = policy or drawn
         self._show = show
@@ -62,19 +87,22 @@ class BrokerWorld:
             ADDRESS, self.network, self.disk, self._store_config(), self._broker_config(), say=self._say
         )
         self.node.on_death.append(self._node_died)
-        self.stage = Stage(self.network, ADDRESS, self.chronicle, TOPICS)
+        self.stage = Stage(self.network, ADDRESS, self.chronicle, self.topics)
         self.clients: list[SimClient] = []
+        self.consumers: list[Consumer] = []
+        self.actors: list[Actor] = self._cast()
+
+    def _cast(self) -> list[Actor]:
         self.consumers = [
             Consumer(name, self.stage, self._client(name), self.stage.partitions) for name in ("anna", "bert")
         ]
-        self.actors: list[Actor] = [
+        return [
             *(Producer(name, self.stage, self._client(name)) for name in ("p", "q", "r")),
             *self.consumers,
             Auditor(self.stage, self._client("auditor"), [consumer.name for consumer in self.consumers]),
             TopicMaker("brief", self.stage, self._client("maker"), self._client("watcher")),
             Stranger(self.stage),
         ]
-        self.calm = False
 
     def _weather(self) -> Weather:
         rng = self.rng
@@ -99,9 +127,9 @@ class BrokerWorld:
     def _broker_config(self) -> BrokerConfig:
         return BrokerConfig(default_partitions=2, auto_create_topics=False, partitioner_linger_ms=50)
 
-    def _client(self, name: str) -> SimClient:
-        form = self.rng.choices((Format.POSTCARD, Format.PROTOBUF), weights=(3, 1))[0]
-        client = SimClient(name, self.network, ADDRESS, form)
+    def _client(self, name: str, form: Format | None = None) -> SimClient:
+        drawn = self.rng.choices((Format.POSTCARD, Format.PROTOBUF), weights=(3, 1))[0]
+        client = SimClient(name, self.network, ADDRESS, drawn if form is None else form)
         self.clients.append(client)
         return client
 
@@ -135,9 +163,9 @@ class BrokerWorld:
                 if not isinstance(response, tell.TopicCreated) and not exists:
                     self.stage.after_ms(10, 100, lambda: make(name))
 
-            admin.ask(ask.CreateTopic(name, TOPICS[name]), answered)
+            admin.ask(ask.CreateTopic(name, self.topics[name]), answered)
 
-        for name in TOPICS:
+        for name in self.topics:
             make(name)
 
     def _node_died(self) -> None:
@@ -146,7 +174,7 @@ class BrokerWorld:
 
     def _start_node(self) -> None:
         if not self.node.alive:
-            if self.rng.random() < 0.2 and not self.calm:
+            if self.rng.random() < 0.2 and not self.stage.calm:
                 self.node.halt_after(self.rng.randint(0, 60), power_lost=self._power_goes())
             self.node.start()
             self._say(f"node starts: {'up' if self.node.alive else 'fails'}")
@@ -162,7 +190,7 @@ class BrokerWorld:
     # The adversary
 
     def _strike(self) -> None:
-        if self.calm:
+        if self.stage.calm:
             return
         strikes: list[tuple[int, str, Callable[[], object]]] = [
             (30, "cut", self._cut),
@@ -205,11 +233,12 @@ class BrokerWorld:
     # The end
 
     def _come_to_rest(self) -> None:
-        self.calm = True
+        self.stage.calm = True
         self._say("all is calm")
         self.disk.let_live()
         self._free_disk()
         self._require("the node comes back", lambda: self.node.alive)
+        self._recovered()
         impatient = self._impatience()
         for actor in self.actors:
             if actor not in self.consumers:
@@ -223,6 +252,13 @@ class BrokerWorld:
         self._require("nobody is owed an answer", lambda: not any(client.waiting for client in self.clients))
         assert self._impatience() == impatient, "a request was not answered although nothing went wrong"
         self._require("the node is idle", self._idle)
+        self._settle()
+
+    def _recovered(self) -> None:
+        """What this world promises of those who are still at work, now that nothing goes wrong any more."""
+
+    def _settle(self) -> None:
+        """Wait for whatever else comes to an end by itself in this world."""
 
     def _require(self, what: str, holds: Callable[[], bool]) -> None:
         if not self.agenda.run(REST_US, holds):
@@ -244,19 +280,30 @@ class BrokerWorld:
 
     def _audit(self) -> None:
         """Read everything from its start, and compare it with what was read before."""
-        reader = Consumer("last", self.stage, self._client("last"), self.stage.partitions)
+        everything, shown = self._read_all(0), self._read_all(READ_COMMITTED)
+        before = self.chronicle.finals
+        self.chronicle.finals = {}
+        for partition, found in everything.found.items():
+            log = self.node.store.log(*partition)
+            self.chronicle.finals[partition] = final = Final(
+                log.start,
+                log.high_watermark,
+                found,
+                frozenset(found.keys() - shown.found[partition].keys()),
+                frozenset(everything.markers[partition]),
+                log.last_stable,
+            )
+            assert before.get(partition, final) == final, differing(partition, before[partition], final)
+
+    def _read_all(self, isolation: int) -> Consumer:
+        reader = Consumer("last", self.stage, self._client("last"), self.stage.partitions, isolation, whole=True)
         for partition in reader.positions:
             reader.positions[partition] = self.node.store.log(*partition).start
         reader.begin()
         self._require("the last reader reaches the end", lambda: self._at_end(reader))
         reader.stop()
         self._require("the last reader is answered", lambda: reader.settled)
-        before = self.chronicle.finals
-        self.chronicle.finals = {}
-        for partition, found in reader.found.items():
-            log = self.node.store.log(*partition)
-            self.chronicle.finals[partition] = final = Final(log.start, log.high_watermark, found)
-            assert before.get(partition, final) == final, f"{partition} is not what it was before the power went"
+        return reader
 
     def _judge(self) -> None:
         anomalies: list[Anomaly] = self.stage.anomalies + examine(self.chronicle)
@@ -269,13 +316,18 @@ class BrokerWorld:
 
 
 def run_broker_history(
-    seed: int, *, seconds: int = SECONDS, policy: str | None = None, show: Callable[[str], object] | None = None
-) -> BrokerWorld:
+    seed: int,
+    *,
+    seconds: int = SECONDS,
+    policy: str | None = None,
+    show: Callable[[str], object] | None = None,
+    world: type[W] = BrokerWorld,  # type: ignore[assignment]  # a default has no way to be generic
+) -> W:
     """Live through one history. A broken promise raises AssertionError that ends with how to replay it."""
-    world = BrokerWorld(seed, policy=policy, show=show)
+    lived = world(seed, policy=policy, show=show)
     try:
-        world.run(seconds)
+        lived.run(seconds)
     except Exception as error:
-        error.add_note(f"policy {world.policy}; replay: {replay_command(seed, seconds, policy)}")
+        error.add_note(f"policy {lived.policy}; replay: {replay_command(world.name, seed, seconds, policy)}")
         raise
-    return world
+    return lived

@@ -1,195 +1,20 @@
-"""What clients did and saw, and the anomalies that no history may hold.
+"""What no history may hold, for records, offsets and watermarks; and `examine`, which asks all checkers.
 
-A `Chronicle` takes down facts as clients learn them, each with its place in the order of all facts, so that "before"
-means that one had ended when the other began. A checker is a function from the chronicle to the anomalies it finds:
-it knows nothing of how the history came about, and a new promise is one more function in `CHECKERS`.
-Invariant: a fact that is open (its answer never came) may have happened or not, at any time up to its end.
+A checker is a function from the chronicle to the anomalies it finds: it knows nothing of how the history came about,
+and a new promise is one more function in `CHECKERS`. Those about transactions and decisions are in
+`txn_checkers.py`, those about groups in `group_checkers.py`.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from enum import Enum, auto
-from typing import NamedTuple
 
 from rivven.model import TopicPartition
 
-FOREVER = 1 << 62
-"""The end of what may still happen."""
-NOWHERE = TopicPartition("", 0)
-
-
-class Fate(Enum):
-    OPEN = auto()
-    """No answer: it may have been done or not."""
-    DONE = auto()
-    REFUSED = auto()
-    """An error came back: it was not done, and will not be."""
-
-
-@dataclass(slots=True)
-class Act:
-    """Something a client asked for: when it began and ended in the order of facts, and what became of it."""
-
-    begun: int
-    ended: int = FOREVER
-    fate: Fate = Fate.OPEN
-
-
-@dataclass(slots=True)
-class Send(Act):
-    """One attempt to publish one value. Several of one connection and partition stand in the order of sending."""
-
-    value: bytes = b""
-    connection: str = ""
-    topic: str = ""
-    partition: int | None = None
-    """None where the broker chooses and has not said which."""
-    offset: int = -1
-
-    @property
-    def place(self) -> TopicPartition:
-        assert self.partition is not None, "not known before it is done"
-        return TopicPartition(self.topic, self.partition)
-
-
-@dataclass(slots=True)
-class Commit(Act):
-    """A group's offset, to be kept."""
-
-    group: str = ""
-    partition: TopicPartition = NOWHERE
-    offset: int = 0
-
-
-@dataclass(slots=True)
-class Trim(Act):
-    """Records before an offset, to be deleted."""
-
-    partition: TopicPartition = NOWHERE
-    offset: int = 0
-
-
-class Poll(NamedTuple):
-    """Records read from a position on, with the high watermark where the answer told it."""
-
-    begun: int
-    ended: int
-    reader: str
-    partition: TopicPartition
-    position: int
-    found: tuple[tuple[int, bytes], ...]
-    high_watermark: int | None
-
-
-class Look(NamedTuple):
-    """A group's offset as it was read; None where there was none."""
-
-    begun: int
-    ended: int
-    group: str
-    partition: TopicPartition
-    offset: int | None
-
-
-class Final(NamedTuple):
-    """All there is in a partition when everything has come to rest."""
-
-    start: int
-    end: int
-    found: dict[int, bytes]
-
-
-class Anomaly(NamedTuple):
-    kind: str
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.kind}: {self.text}"
-
-
-@dataclass(slots=True)
-class Chronicle:
-    sends: list[Send] = field(default_factory=list)
-    polls: list[Poll] = field(default_factory=list)
-    commits: list[Commit] = field(default_factory=list)
-    looks: list[Look] = field(default_factory=list)
-    trims: list[Trim] = field(default_factory=list)
-    finals: dict[TopicPartition, Final] = field(default_factory=dict)
-    _ticks: int = 0
-
-    def tick(self) -> int:
-        """The next place in the order of facts."""
-        self._ticks += 1
-        return self._ticks
-
-    def send(self, value: bytes, topic: str, partition: int | None) -> Send:
-        fact = Send(self.tick(), value=value, topic=topic, partition=partition)
-        self.sends.append(fact)
-        return fact
-
-    def commit(self, group: str, partition: TopicPartition, offset: int) -> Commit:
-        fact = Commit(self.tick(), group=group, partition=partition, offset=offset)
-        self.commits.append(fact)
-        return fact
-
-    def trim(self, partition: TopicPartition, offset: int) -> Trim:
-        fact = Trim(self.tick(), partition=partition, offset=offset)
-        self.trims.append(fact)
-        return fact
-
-    def end(self, act: Act, fate: Fate) -> None:
-        """The answer has come. An act that stays open has no end: it may be on its way still."""
-        act.fate = fate
-        if fate is not Fate.OPEN:
-            act.ended = self.tick()
-
-    def life_ended(self) -> None:
-        """The broker's process is gone, and with it every request it had: none of them happens after this."""
-        now = self.tick()
-        acts: list[Act] = [*self.commits, *self.trims]
-        for act in acts:
-            act.ended = min(act.ended, now)
-
-    def trimmed_upto(self, partition: TopicPartition) -> int:
-        """Below this offset records may have been deleted on demand."""
-        return max((trim.offset for trim in self.trims if trim.partition == partition and kept(trim)), default=0)
-
-    def duplicates(self) -> int:
-        """How many records are there more than once: the price of a retry without sequence numbers."""
-        return sum(len(offsets) - 1 for offsets in places_of(self).values())
-
-
-def name(value: bytes | None) -> str:
-    """A value as a report shows it: without what only makes it long."""
-    return "nothing" if value is None else repr(value.rstrip(b".").decode(errors="replace"))
-
-
-def kept(act: Act) -> bool:
-    """Whether it was done, for all anybody knows."""
-    return act.fate is not Fate.REFUSED
-
-
-def places_of(chronicle: Chronicle) -> dict[bytes, list[tuple[TopicPartition, int]]]:
-    """Where each value is at the end."""
-    places: dict[bytes, list[tuple[TopicPartition, int]]] = defaultdict(list)
-    for partition, final in chronicle.finals.items():
-        for offset, value in final.found.items():
-            places[value].append((partition, offset))
-    return places
-
-
-def seen(chronicle: Chronicle) -> Iterator[tuple[TopicPartition, int, bytes, str]]:
-    """Every sight of a record by anybody: where, what, and who says so."""
-    for poll in chronicle.polls:
-        for offset, value in poll.found:
-            yield poll.partition, offset, value, poll.reader
-    for partition, final in chronicle.finals.items():
-        for offset, value in final.found.items():
-            yield partition, offset, value, "the last read"
-
+from .chronicle import FOREVER, Anomaly, Chronicle, Commit, Fate, Final, Poll, Send, kept, name, places_of, seen
+from .group_checkers import GROUP_CHECKERS
+from .txn_checkers import TXN_CHECKERS
 
 # The checkers
 
@@ -276,14 +101,29 @@ def unordered_sends(chronicle: Chronicle) -> Iterator[Anomaly]:
 
 
 def skipping_polls(chronicle: Chronicle) -> Iterator[Anomaly]:
-    """A poll brings what follows its position without a gap, but for what was deleted on demand."""
+    """A poll brings what follows its position in order and without a gap, but for what was deleted on demand, for
+    markers, and, where committed data was asked for, for what is not committed."""
     for poll in chronicle.polls:
         expected = poll.position
+        trimmed = chronicle.trimmed_upto(poll.partition)
+        passed = passed_over(poll, chronicle.finals.get(poll.partition))
         for offset, _ in poll.found:
-            if offset < expected or (offset > expected and offset > chronicle.trimmed_upto(poll.partition)):
+            if offset < expected:
+                yield Anomaly(
+                    "nonmonotonic poll", f"{poll.reader} at {poll.partition}: {offset} after {expected - 1}"
+                )
+                break
+            if any(gap >= trimmed and gap not in passed for gap in range(expected, offset)):
                 yield Anomaly("poll skip", f"{poll.reader} at {poll.partition}: {offset} instead of {expected}")
                 break
             expected = offset + 1
+
+
+def passed_over(poll: Poll, final: Final | None) -> frozenset[int]:
+    """The offsets that a reader is not shown."""
+    if final is None:
+        return frozenset()
+    return final.markers | final.hidden if poll.committed else final.markers
 
 
 def watermark_regress(chronicle: Chronicle) -> Iterator[Anomaly]:
@@ -317,7 +157,7 @@ def watermark_regress(chronicle: Chronicle) -> Iterator[Anomaly]:
 def committed_regress(chronicle: Chronicle) -> Iterator[Anomaly]:
     """A group's offset reads as one that was committed, and no later commit had ended when the read began."""
     commits: dict[tuple[str, TopicPartition], list[Commit]] = defaultdict(list)
-    for commit in chronicle.commits:
+    for commit in (*chronicle.commits, *offsets_of_transactions(chronicle)):
         if kept(commit):
             commits[commit.group, commit.partition].append(commit)
     # What was read once has happened by then, whether its answer came or not.
@@ -339,10 +179,19 @@ def committed_regress(chronicle: Chronicle) -> Iterator[Anomaly]:
             proven.setdefault(fresh[0].begun, look.ended)
 
 
+def offsets_of_transactions(chronicle: Chronicle) -> Iterator[Commit]:
+    """What transactions commit for groups, as if somebody had committed it by hand."""
+    for txn in chronicle.txns:
+        fate = txn.fate if txn.may_count else Fate.REFUSED
+        for (group, partition), offset in txn.offsets.items():
+            yield Commit(txn.begun, txn.ended, fate, group, partition, offset)
+
+
 def holes(chronicle: Chronicle) -> Iterator[Anomaly]:
     """Offsets are dense from the start on, and the start moved only as far as somebody asked."""
     for partition, final in chronicle.finals.items():
-        missing = [offset for offset in range(final.start, final.end) if offset not in final.found]
+        there = final.found.keys() | final.markers
+        missing = [offset for offset in range(final.start, final.end) if offset not in there]
         if missing:
             yield Anomaly("hole", f"{partition} has no offsets {missing[:5]} between {final.start} and {final.end}")
         trimmed = [trim for trim in chronicle.trims if trim.partition == partition]
@@ -366,6 +215,8 @@ CHECKERS: tuple[Checker, ...] = (
     watermark_regress,
     committed_regress,
     holes,
+    *TXN_CHECKERS,
+    *GROUP_CHECKERS,
 )
 
 

@@ -244,6 +244,16 @@ class StoreWorld:
             action()
         self.crash() if power_lost else self.kill()
 
+    def interrupted_start(self, after: int, *, power_lost: bool) -> None:
+        """Die, and again in the middle of the start that follows, at its `after`-th operation (or just after)."""
+        self.disk.crash() if power_lost else self.disk.kill()
+        self.disk.heal()
+        self.free_disk()
+        self.disk.halt_after(after)
+        with suppress(Halted):
+            self._open()
+        self.crash() if power_lost else self.kill()
+
     def failing_sync(self, action: Callable[[], object], *, power_lost: bool) -> None:
         """The disk refuses a sync: the store ends, and so does the process."""
         self.disk.fail("sync", errno.EIO)
