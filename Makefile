@@ -23,6 +23,7 @@ NATIVE_SOURCES := $(sort $(shell find src -name '_*.pyx' -o -name '_*.pxd' -o -n
 HAS_UV := .make/uv-$(call key,requirements/uv.txt)
 HAS_LOCKED := .make/locked-$(call key,requirements/dev.txt)
 HAS_PEERS := .make/peers-$(call key,requirements/bench.txt)
+HAS_JAVA := .make/java-$(call key,requirements/java.txt)
 HAS_PACKAGE := .make/package-$(call key,pyproject.toml setup.py)
 # Named after the compiler too: whoever installs one later gets the native code
 HAS_NATIVE := .make/native-$(call key,$(NATIVE_SOURCES) setup.py)-$(if $(shell command -v cc gcc),built,pure)
@@ -34,13 +35,13 @@ HAS_NATIVE := .make/native-$(call key,$(NATIVE_SOURCES) setup.py)-$(if $(shell c
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
-setup: $(HAS_NATIVE) ## create or renew .venv with everything the other targets need
+setup: $(HAS_NATIVE) $(HAS_JAVA) ## create or renew .venv with everything the other targets need
 
 demo: setup ## a first look, start to end
 	$(PY) demo/demo.py $(ARGS)
 
 test: lint ## lint, then every test but the soak
-	$(PY) -m pytest -n $(WORKERS) -m "not soak" $(ARGS)
+	$(PY) -m pytest -n $(WORKERS) --dist loadgroup -m "not soak" $(ARGS)
 
 lint: setup ## ruff and mypy, changing nothing
 	$(PY) -m ruff check .
@@ -59,7 +60,7 @@ bench-quick: setup $(HAS_PEERS) ## the same in a few minutes, for a first impres
 	$(PY) -m bench --quick $(ARGS)
 
 soak: setup ## the tests that run for minutes
-	$(PY) -m pytest -n $(WORKERS) -m soak --hypothesis-profile=soak $(ARGS)
+	$(PY) -m pytest -n $(WORKERS) --dist loadgroup -m soak --hypothesis-profile=soak $(ARGS)
 
 ## Dependencies: `make lock` after a change in pyproject.toml; `make lock UPGRADE=1` takes the newest of all
 
@@ -71,6 +72,7 @@ lock: $(HAS_UV) ## write requirements/*.txt anew from pyproject.toml
 	$(LOCK) pyproject.toml --extra full --group build --group lint --group test --group docs \
 	  --output-file requirements/dev.txt
 	$(LOCK) pyproject.toml --constraint requirements/dev.txt --no-annotate --output-file requirements/runtime.txt
+	$(LOCK) --group java --no-annotate --output-file requirements/java.txt
 	$(LOCK) --group bench --constraint requirements/dev.txt --no-annotate --output-file requirements/bench.txt
 
 clean: ## remove what was built, keep .venv
@@ -90,7 +92,7 @@ $(HAS_PEERS): $(HAS_LOCKED)
 	  then mkdir -p .make && rm -f .make/peers-* && touch $@; \
 	  else echo "bench: not all peers can be installed here; the results will say which"; fi
 
-# The four steps of `setup`
+# The five steps of `setup`
 
 .venv/pyvenv.cfg:
 	@command -v $(PYTHON) >/dev/null || { \
@@ -125,3 +127,12 @@ $(HAS_PACKAGE): $(HAS_LOCKED)
 $(HAS_NATIVE): $(HAS_PACKAGE)
 	@$(PY) setup.py --quiet build_ext --inplace
 	$(call done,native)
+
+# What Spark runs on. A machine that has Java 17 or newer needs no other; a Python package brings one to any other.
+$(HAS_JAVA): $(HAS_NATIVE)
+	@if $(PY) -c 'from rivven.spark import java_home; java_home()' 2>/dev/null; then mkdir -p .make && touch $@; \
+	elif echo "setup: no Java 17 or newer here; installing requirements/java.txt" && \
+	  if [ -x $(UV) ]; then $(UV) pip install --quiet --python $(PY) --require-hashes -r requirements/java.txt; \
+	  else $(PY) -m pip install --quiet --require-hashes -r requirements/java.txt; fi; \
+	then mkdir -p .make && rm -f .make/java-* && touch $@; \
+	else echo "setup: no Java for this machine there either; install Java 17 or newer to use Spark"; fi

@@ -34,7 +34,7 @@ MAY_IMPORT = {
     "kube": "client",
     "spark": "client record",
     "connect": "client schema spark",
-    "cli": "client schema log record",
+    "cli": "client schema log record spark",  # `rivven sql` is Spark's, loaded when it is asked for
     "__init__": "client record",
     "blocking": "client",
     "sim": "broker client log raft wire record",
@@ -358,7 +358,7 @@ def test_no_committed_file_names(pattern, what):
 
 # The lock files
 
-LOCKS = ["bench.txt", "dev.txt", "runtime.txt", "uv.txt"]
+LOCKS = ["bench.txt", "dev.txt", "java.txt", "runtime.txt", "uv.txt"]
 
 
 def locked(name: str) -> dict[str, list[Requirement]]:
@@ -385,10 +385,10 @@ def test_a_lock_file_has_hashes_and_names_no_place(name):
 def test_the_locks_answer_to_what_pyproject_asks_for():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     extras, groups = project["project"]["optional-dependencies"], dict(project["dependency-groups"])
-    bootstrap, bench = groups.pop("bootstrap"), groups.pop("bench")
+    bootstrap, bench, java = (groups.pop(name) for name in ("bootstrap", "bench", "java"))
     runtime = project["project"]["dependencies"]
     wanted = [("runtime.txt", line) for line in runtime] + [("uv.txt", line) for line in bootstrap]
-    wanted += [("bench.txt", line) for line in bench]
+    wanted += [("bench.txt", line) for line in bench] + [("java.txt", line) for line in java]
     wanted += [("dev.txt", line) for lines in [runtime, *extras.values(), *groups.values()] for line in lines]
     unmet = [
         f"requirements/{name}:1: does not answer to {asked!r}; run `make lock`"

@@ -1,0 +1,111 @@
+"""Whole batches of a topic, as far as they may be seen: what a task reads rows from, and what planning asks.
+
+With every answer a partition tells its bounds. So one request tells where all partitions of a topic end, also for
+readers of committed records, and a partition that lost records to retention before they were read is noticed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from rivven.client import blocking
+from rivven.limits import MIB
+from rivven.record import LOG_APPEND_TIME, walk
+
+FETCH_BYTES = 4 * MIB
+"""What is asked for at a time: some 35,000 records of 100 bytes, which Spark takes well."""
+NOWHERE = 2**62
+"""An offset that no partition has: whoever asks for it hears the bounds and gets no records."""
+
+
+class Bounds(NamedTuple):
+    """The first offset that is there, the next to be written, and the first that is not decided yet."""
+
+    earliest: int
+    latest: int
+    stable: int
+
+
+class Piece(NamedTuple):
+    """Batches that came in one answer, of which [start, until) is wanted."""
+
+    data: Any
+    start: int
+    until: int
+
+
+class Lost(NamedTuple):
+    """Offsets that were asked for and are gone."""
+
+    partition: int
+    start: int
+    until: int
+
+
+class Fetcher:
+    """A consumer of one topic that hands out batches as they came, and listens to what is said beside them."""
+
+    def __init__(
+        self,
+        client: blocking.RivvenClient,
+        topic: str,
+        partitions: int | Iterable[int],
+        offset: int,
+        *,
+        committed: bool,
+    ) -> None:
+        self.numbers = [partitions] if isinstance(partitions, int) else list(partitions)
+        self.bounds: dict[int, Bounds] = {}
+        self.lost: list[Lost] = []
+        self._consumer = client.consumer(
+            topic,
+            self.numbers,
+            start_offset=offset,
+            fetch_bytes=FETCH_BYTES,
+            isolation="read_committed" if committed else "read_uncommitted",
+        )
+        inbox: Any = self._consumer._inner._inbox
+        self._keep = inbox.fetched
+        inbox.fetched = self._fetched
+
+    def __enter__(self) -> Fetcher:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._consumer.close()
+
+    def position(self, partition: int) -> int:
+        return self._consumer.positions()[partition]
+
+    def next(self, partition: int, until: int) -> Piece | None:
+        """The next batches of the only partition; None if it has nothing more before `until`."""
+        before = self.position(partition)
+        taken = self._chunk(until)
+        return Piece(taken.chunk.data, before, until) if self.position(partition) > before else None
+
+    def ask_bounds(self) -> dict[int, Bounds]:
+        """The bounds of all partitions, with one request; for a fetcher that is nowhere."""
+        self._chunk(None)
+        return dict(self.bounds)
+
+    def _chunk(self, until: int | None) -> Any:
+        return self._consumer._thread.run(self._consumer._inner._next_chunk(until, 0))
+
+    def _fetched(self, plan: Any, answer: Any) -> Any:
+        asked = {shelf.partition: shelf.fetch_offset for shelf in plan.shelves}
+        kept = self._keep(plan, answer)
+        for part in (part for topic in answer.topics for part in topic.partitions):
+            earliest = part.log_start_offset
+            if earliest >= 0:
+                self.bounds[part.partition] = Bounds(earliest, part.high_watermark, part.last_stable_offset)
+                if asked[part.partition] < earliest:
+                    self.lost.append(Lost(part.partition, asked[part.partition], earliest))
+        return kept
+
+
+def stamped_by_broker(data: Any) -> Iterator[tuple[int, int]]:
+    """First and last offset of the batches whose records have the broker's time and not their producer's."""
+    for _, header in walk(data):
+        if header.attributes & LOG_APPEND_TIME:
+            yield header.base_offset, header.last_offset
