@@ -38,7 +38,7 @@ help: ## list the targets
 setup: $(HAS_NATIVE) $(HAS_JAVA) ## create or renew .venv with everything the other targets need
 
 demo: setup ## a first look, start to end
-	$(PY) demo/demo.py $(ARGS)
+	$(PY) -m demo.demo $(ARGS)
 
 test: lint ## lint, then every test but the soak
 	$(PY) -m pytest -n $(WORKERS) --dist loadgroup -m "not soak" $(ARGS)

@@ -1,159 +1,112 @@
-"""The `rivvend` that the demo starts, kills and starts again: one process at a time, on ports that stay the same."""
+"""The processes that the demo starts, kills and starts again: the broker, and the driver of the pipeline."""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
-import re
-import select
+import signal
 import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 from urllib.request import urlopen
 
-READY = re.compile(r"rivvend ready: native protocol on (\S+), .*recovered in (\d+) ms")
+READY = b"rivvend ready:"
 READY_S_MAX = 30.0
-STOP_S_MAX = 10.0
+STOP_S_MAX = 30.0
 
 
 class Failed(Exception):
     """The demo cannot go on; the text says why."""
 
 
-class Syncs(NamedTuple):
-    """What `/metrics` says about the write-ahead log of one process."""
+class Process:
+    """One command at a time, in a process group of its own: Ctrl-C is for the demo, and nothing stays behind."""
 
-    number: int = 0
-    seconds: float = 0.0
-    longest_s: float = 0.0
-
-    def and_then(self, later: Syncs) -> Syncs:
-        """With those of the process that came after it."""
-        longest_s = max(self.longest_s, later.longest_s)
-        return Syncs(self.number + later.number, self.seconds + later.seconds, longest_s)
-
-
-class Daemon:
-    def __init__(self, home: Path, data_dir: Path) -> None:
-        self.data_dir = data_dir
-        self.bind = "127.0.0.1:0"
-        """Where it listens; the port is known once it was ready, and the same ever after."""
-        self.recovered_ms = 0
-        self.started_s = self.ready_s = self.killed_s = 0.0
-        self._http_port = free_port()
-        self._said_path = home / "rivvend.log"
+    def __init__(self, command: list[str], said: Path, environment: dict[str, str]) -> None:
+        self._command = [str(Path(sys.executable).with_name(command[0])), *command[1:]]
+        self._said = said
+        self._environment = environment
         self._process: subprocess.Popen[bytes] | None = None
-        self._ended = Syncs()
-        """Of the processes before this one."""
-        self._syncs = Syncs()
-
-    @property
-    def state(self) -> str:
-        if self._process is None or self._process.poll() is not None:
-            return "dead"
-        return "up" if self.ready_s > self.started_s else "starting"
-
-    @property
-    def was_killed(self) -> bool:
-        """By us, since its last start."""
-        return self.killed_s > self.started_s
 
     @property
     def pid(self) -> int:
         return self._process.pid if self._process is not None else 0
 
     @property
-    def metrics_url(self) -> str:
-        return f"http://127.0.0.1:{self._http_port}/metrics"
+    def exit_code(self) -> int | None:
+        return self._process.poll() if self._process is not None else None
 
     def start(self) -> None:
-        """Start it; `check_ready` tells when it serves. Every write is synced before its ack, as is the default."""
-        assert self.state == "dead", "one at a time"
-        command = [str(Path(sys.executable).with_name("rivvend")), "--data-dir", str(self.data_dir)]
-        command += ["--bind", self.bind, "--http-port", str(self._http_port), "--sync-policy", "every_write"]
-        self._forget()
-        self.started_s = time.monotonic()
-        with open(self._said_path, "ab") as said:
-            # In a session of its own: Ctrl-C is for the demo, which then ends what it started.
+        assert self._process is None, "one at a time"
+        with open(self._said, "ab") as said:
             self._process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=said, env=plain_environment(), start_new_session=True
+                self._command,
+                stdout=said,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                env=self._environment,
+                start_new_session=True,
             )
 
-    def check_ready(self, wait_s: float = 0.0) -> bool:
-        """Whether it has become ready since the start. Raises `Failed` if it ended or takes too long."""
-        if self.state != "starting":
-            return self.state == "up"
-        assert self._process is not None
-        assert self._process.stdout is not None
-        readable, _, _ = select.select([self._process.stdout], [], [], wait_s)
-        if readable:
-            line = self._process.stdout.readline().decode()
-            if (found := READY.match(line)) is None:
-                raise Failed(f"rivvend did not start: {line.strip() or self.last_words()}")
-            self.bind, self.recovered_ms, self.ready_s = found[1], int(found[2]), time.monotonic()
-        elif time.monotonic() - self.started_s > READY_S_MAX:
-            raise Failed(f"rivvend was not ready after {READY_S_MAX:.0f} s: {self.last_words()}")
-        return bool(readable)
-
-    def last_words(self) -> str:
-        lines = self._said_path.read_text(errors="replace").splitlines()
-        return lines[-1] if lines else "it said nothing"
-
     def kill(self) -> None:
-        """SIGKILL: no warning, no handler, no flush."""
-        assert self._process is not None
-        self.killed_s = time.monotonic()
-        self._process.kill()
+        """SIGKILL to it and to whatever it has started: no warning, no handler, no flush."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            self._process = None
 
     def stop(self) -> None:
         """Ask it to stop in good order."""
         if self._process is not None:
             self._process.terminate()
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(STOP_S_MAX)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-            self._forget()
+            self.kill()
 
-    def end(self) -> None:
-        """Whatever it is at, let nothing stay behind."""
-        if self._process is not None:
-            self._process.kill()
-            self._forget()
-
-    def _forget(self) -> None:
-        if self._process is not None:
-            self._process.wait()
-            assert self._process.stdout is not None
-            self._process.stdout.close()
-            self._process = None
-        self._ended, self._syncs = self._ended.and_then(self._syncs), Syncs()
-
-    def syncs(self) -> Syncs:
-        """Of all processes so far, as of the last time that one answered."""
-        if self.state == "up":
-            try:
-                with urlopen(self.metrics_url, timeout=2) as page:
-                    self._syncs = parse_syncs(page.read().decode())
-            except OSError:
-                pass  # it has just been killed: the last figures stand
-        return self._ended.and_then(self._syncs)
+    def last_words(self) -> str:
+        lines = self._said.read_text(errors="replace").splitlines() if self._said.exists() else []
+        return lines[-1] if lines else "it said nothing"
 
 
-def parse_syncs(page: str) -> Syncs:
-    """Of the text that Prometheus reads.
+class Broker(Process):
+    """`rivvend`, which syncs every write before it acknowledges it, as is the default."""
 
-    >>> parse_syncs("rivven_wal_syncs_total 4.0\\nrivven_sync_latency_seconds_sum 0.5")
-    Syncs(number=4, seconds=0.5, longest_s=0.0)
-    """
-    rows = dict(line.rsplit(" ", 1) for line in page.splitlines() if line.startswith("rivven_") and " " in line)
-    return Syncs(
-        int(float(rows.get("rivven_wal_syncs_total", 0))),
-        float(rows.get("rivven_sync_latency_seconds_sum", 0)),
-        float(rows.get("rivven_sync_latency_max_seconds", 0)),
-    )
+    def __init__(self, home: Path) -> None:
+        self.address = f"127.0.0.1:{free_port()}"
+        flags = ["--data-dir", str(home / "data"), "--bind", self.address, "--http-port", "0"]
+        super().__init__(["rivvend", *flags], home / "rivvend.log", plain_environment())
+
+    def start(self) -> None:
+        """Start it, and wait until it serves."""
+        begun = self._said.stat().st_size if self._said.exists() else 0
+        super().start()
+        deadline = time.monotonic() + READY_S_MAX
+        while READY not in self._said.read_bytes()[begun:]:
+            if self.exit_code is not None or time.monotonic() > deadline:
+                raise Failed(f"rivvend did not come up: {self.last_words()}")
+            time.sleep(0.02)
+
+
+class Driver(Process):
+    """`rivven-connect run`, which holds Spark: the driver, and on this one machine the workers as well."""
+
+    def __init__(self, home: Path, pipeline: Path, environment: dict[str, str]) -> None:
+        self._port = free_port()
+        command = ["rivven-connect", "run", "--config", str(pipeline), "--port", str(self._port)]
+        super().__init__(command, home / "connect.log", {**plain_environment(), **environment})
+
+    def progress(self) -> dict[str, dict[str, Any]]:
+        """What each query says of itself, by name; nothing while nobody answers."""
+        try:
+            with urlopen(f"http://127.0.0.1:{self._port}/progress", timeout=2) as page:
+                return {row["name"]: row for row in json.load(page)["queries"]}
+        except OSError:
+            return {}
 
 
 def free_port() -> int:
@@ -163,7 +116,7 @@ def free_port() -> int:
 
 
 def plain_environment() -> dict[str, str]:
-    """Ours without the variables that would configure the daemon otherwise than the demo says."""
+    """Ours without the variables that would configure the programs otherwise than the demo says."""
     return {
         name: text for name, text in os.environ.items() if name == "RIVVEN_PURE" or not name.startswith("RIVVEN_")
     }

@@ -1,331 +1,267 @@
-"""A first look: a million durable records through a real broker that is killed half way, and nothing lost.
+"""The whole story in one command: orders into a topic, Spark out of it, both ends killed on the way, every row once.
 
-It starts `rivvend` in a temporary directory, makes a topic of four partitions, and has a producer and a consumer work
-on it at the same time. In the middle of it the broker gets SIGKILL and is started again on what the disk has; both
-clients go on by themselves. At the end every record that was acknowledged must have been read.
+It starts `rivvend` in a temporary directory and `rivven-connect` on `pipeline.yaml`: a generator fills the topic
+`orders` as fast as it can, one query masks and filters it into parquet files, another sums it up into the topic
+`totals`. On the way the driver gets SIGKILL, with Spark and all its workers, and later the broker. Both are started
+again. In the end everything is counted, by other means than the pipeline's own.
 """
 
 from __future__ import annotations
 
 import argparse
-import random
 import shutil
 import signal
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from daemon import Daemon, Failed, Syncs
-from orders import PARTITIONS, RECORD_BYTES, TOPIC, count_lost
 from rich.console import Console
-from rich.panel import Panel
+from rich.live import Live
+from rich.progress_bar import ProgressBar
 from rich.table import Table
-from screen import Lines, Picture, Scene
-from sides import PATIENCE, Reader, Writer
 
-from rivven import RivvenError, blocking
-from rivven.record import NATIVE
+from demo import books
+from demo.books import Count
+from demo.daemon import Broker, Driver, Failed
+from rivven import Options, RivvenError, blocking
 
-TICK_S = 0.1
-METRICS_S = 0.5
-DOWN_S = 1.0
-"""How long the broker stays dead, so that one can see it."""
-STUCK_S_MAX = 60.0
-RECORDS_MIN = 20_000
-LOST, INTERRUPTED = 1, 130
+PIPELINE = Path(__file__).with_name("pipeline.yaml")
+SEED = 7
+ORDERS = 400_000
+ORDERS_MIN = 20_000
+TICK_S = 0.25
+LINE_S = 5.0
+SETTLED_S = 2.0
+"""How long nothing may be left to do before it is believed."""
+STUCK_S_MAX = 240.0
+WRONG, INTERRUPTED = 1, 130
+PATIENCE = Options(client_id="demo", connect_timeout_ms=1000, request_timeout_ms=2000, attempts_max=1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What there is to say at the end."""
+@dataclass(slots=True)
+class Seen:
+    """How far everything is, as the broker tells it: that outlives every driver."""
 
-    records: int
-    acked: int
-    read: int
-    lost: int
-    duplicates: int
-    reordered: int
-    altered: int
-    produce_s: float
-    consume_s: float
-    start_ms: float
-    """From the start of the second process until it served."""
-    recovered_ms: int
-    """And what of it was recovery."""
-    silence_s: float
-    """From the kill to the next acknowledgement."""
-    syncs: Syncs
+    orders: int = 0
+    lake: int = 0
+    totals: int = 0
 
-    @property
-    def is_good(self) -> bool:
-        return self.acked == self.records and self.lost == self.reordered == self.altered == 0
+
+class Watch:
+    """Shows how far it is: bars on a terminal, a line now and then anywhere else."""
+
+    def __init__(self, console: Console, orders: int) -> None:
+        self._console = console
+        self._orders = orders
+        self._begun_s = time.monotonic()
+        self._line_s = 0.0
+        self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
+
+    def __enter__(self) -> Watch:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def say(self, text: str) -> None:
+        """Something happened."""
+        self._console.print(f"{time.monotonic() - self._begun_s:7.1f} s  {text}", highlight=False)
+
+    def show(self, seen: Seen, doing: str) -> None:
+        rows = (("topic orders", seen.orders), ("lake (parquet)", seen.lake), ("topic totals", seen.totals))
+        if self._live is not None:
+            table = Table.grid(padding=(0, 2))
+            for name, number in rows:
+                bar = ProgressBar(total=self._orders, completed=min(number, self._orders), width=40)
+                table.add_row(f"          {name}", bar, f"{min(number, self._orders):>9,} orders")
+            table.add_row(f"          [dim]{doing}[/]", "", "")
+            self._live.update(table, refresh=True)
+        elif time.monotonic() - self._line_s >= LINE_S:
+            self._line_s = time.monotonic()
+            self.say("  ".join(f"{name} {min(number, self._orders):,}" for name, number in rows))
 
 
 class Story:
     """Everything that runs, and the order of events. `end` leaves no process behind, whatever happened before."""
 
-    def __init__(self, home: Path, data_dir: Path, records: int, screen: Picture | Lines) -> None:
-        self.daemon = Daemon(home, data_dir)
-        self._home = home
-        self._records = records
-        self._screen = screen
-        self._scene = Scene(records)
-        self._begun_s = time.monotonic()
-        self._metrics_s = 0.0
-        self._reader: Reader | None = None
-        self._writer: Writer | None = None
-        self._sampled: tuple[float, int, int] = (self._begun_s, 0, 0)
+    def __init__(self, home: Path, orders: int, watch: Watch) -> None:
+        self.home = home
+        self._orders = orders
+        self._watch = watch
+        self._seen = Seen()
+        self.broker = Broker(home)
+        environment = {"DEMO_BROKER": self.broker.address, "DEMO_HOME": str(home), "DEMO_ORDERS": str(orders)}
+        environment["DEMO_BATCH_ROWS"] = str(max(5_000, orders // 8))
+        self.driver = Driver(home, PIPELINE, environment)
+        self._client: blocking.RivvenClient | None = None
 
-    def tell(self) -> Outcome:
-        writer, reader = self._open()
-        kill_at = int(self._records * random.uniform(0.45, 0.55))
-        writer.alarm_at, writer.alarm = kill_at, self.daemon.kill
-        self._metrics_s = 0.0
-        begun_s = time.monotonic()
-        writer.start()
-        acked_again_s = self._watch_the_kill(writer)
-        while not writer.is_done:
-            self._tick()
-        produced_s = time.monotonic()
-        if writer.error is not None:
-            raise Failed(f"a record could not be delivered: {writer.error}")
-        self._happened(f"the producer is done: {writer.count:,} acknowledged")
-        self._finish_reading(reader)
-        consumed_s = time.monotonic()
-        syncs = self.daemon.syncs()
-        self._tick()
-        return Outcome(
-            records=self._records,
-            acked=writer.count,
-            read=reader.read,
-            lost=count_lost(writer.acked, reader.seen_path.read_bytes()),
-            duplicates=reader.duplicates,
-            reordered=reader.reordered,
-            altered=reader.altered,
-            produce_s=produced_s - begun_s,
-            consume_s=consumed_s - begun_s,
-            start_ms=(self.daemon.ready_s - self.daemon.started_s) * 1000,
-            recovered_ms=self.daemon.recovered_ms,
-            silence_s=acked_again_s - self.daemon.killed_s,
-            syncs=syncs,
-        )
+    def tell(self) -> list[Count]:
+        say, orders = self._watch.say, self._orders
+        self.broker.start()
+        say(f"rivvend serves on {self.broker.address}, process {self.broker.pid}: every write is synced")
+        self.driver.start()
+        say(f"rivven-connect runs {PIPELINE.name} on Spark, process {self.driver.pid}")
+        self._until(lambda: self._seen.lake >= orders // 4, "Spark is starting; then orders come by micro-batches")
+        self.driver.kill()
+        say(f"[bold red]SIGKILL[/] to the driver, with Spark and its workers, at {self._seen.lake:,} of {orders:,}")
+        self.driver.start()
+        say(f"rivven-connect is started again on the same state, process {self.driver.pid}")
+        self._until(lambda: self._seen.lake >= orders // 2, "it goes on from its checkpoints")
+        self.broker.kill()
+        say(f"[bold red]SIGKILL[/] to the broker, at {self._seen.lake:,} of {orders:,}")
+        self.broker.start()
+        say(f"rivvend has recovered, process {self.broker.pid}; the pipeline goes on by itself")
+        self._until(self._is_done(), "the rest")
+        self.driver.stop()
+        say("all is read; the driver has stopped")
+        return self._count()
 
-    def _open(self) -> tuple[Writer, Reader]:
-        self.daemon.start()
-        while not self.daemon.check_ready(TICK_S):
-            self._tick(wait_s=0)
-        self._happened(f"rivvend is ready on {self.daemon.bind}, process {self.daemon.pid}")
-        client = blocking.connect(self.daemon.bind, options=PATIENCE)
-        client.create_topic(TOPIC, PARTITIONS)
-        self._client = client
-        self._reader = Reader(self.daemon.bind, self._records, self._home)
-        self._writer = Writer(client, self._records)
-        while not (self._reader.is_ready or self._reader.is_done):
-            self._tick(wait_s=0.02)
-        self._happened(f"topic {TOPIC} has {PARTITIONS} partitions; a producer and a consumer begin")
-        return self._writer, self._reader
+    def _is_done(self) -> Callable[[], bool]:
+        """Whether for a while nothing has been left to do."""
+        since: float | None = None
 
-    def _watch_the_kill(self, writer: Writer) -> float:
-        """From before the kill until records are acknowledged again; when that was."""
-        daemon = self.daemon
-        while not daemon.killed_s and not writer.is_done:
-            self._tick()
-        if not daemon.killed_s:
-            raise Failed(f"the producer ended before the broker was killed: {writer.error}")
-        acked = writer.count
-        self._happened(f"[bold red]SIGKILL[/] to process {daemon.pid}, {acked:,} records acknowledged")
-        while time.monotonic() < daemon.killed_s + DOWN_S:
-            self._tick()
-        acked = writer.count  # also what was on its way when the process ended
-        daemon.start()
-        self._happened(f"rivvend is started again, process {daemon.pid}, same directory, same port")
-        while not daemon.check_ready():
-            self._tick(wait_s=0.02)
-        took_ms = (daemon.ready_s - daemon.started_s) * 1000
-        self._happened(f"it is ready after {took_ms:.0f} ms, of which recovery took {daemon.recovered_ms} ms")
-        while writer.count == acked and not writer.is_done:
-            self._tick(wait_s=0.02)
-        acked_again_s = time.monotonic()
-        self._happened(f"the producer goes on, {acked_again_s - daemon.killed_s:.1f} s after the kill")
-        return acked_again_s
+        def done() -> bool:
+            nonlocal since
+            seen = self._seen
+            settled = seen.orders >= self._orders <= min(seen.lake, seen.totals) and self._drained()
+            since = None if not settled else since or time.monotonic()
+            return since is not None and time.monotonic() - since >= SETTLED_S
 
-    def _finish_reading(self, reader: Reader) -> None:
-        """Tell the reader where the partitions end, and wait until it has been there."""
-        ends = [self._client.get_offset_bounds(TOPIC, number)[1] for number in range(PARTITIONS)]
-        if not reader.is_done:
-            reader.finish_at(ends)
-        moved_s, read = time.monotonic(), reader.read
-        while not reader.is_done:
-            self._tick(wait_s=0.02)
-            if reader.read != read:
-                moved_s, read = time.monotonic(), reader.read
+        return done
+
+    def _drained(self) -> bool:
+        rows = self.driver.progress()
+        return bool(rows) and all(row["status"] == "done" or row["lag"] == 0 for row in rows.values())
+
+    def _until(self, holds: Callable[[], bool], doing: str) -> None:
+        moved_s, before = time.monotonic(), Seen()
+        while not holds():
+            if self.driver.exit_code is not None:
+                raise Failed(f"the driver has ended: {self.driver.last_words()}")
             if time.monotonic() - moved_s > STUCK_S_MAX:
-                raise Failed(f"the reader stands at {reader.positions} and the partitions end at {ends}")
-        code, words = reader.result()
-        if code != 0:
-            raise Failed(words)
-        self._happened(f"the consumer is done: {reader.read:,} read")
-
-    # What is shown
-
-    def _happened(self, text: str) -> None:
-        self._look()
-        self._scene.events.append((self._scene.elapsed_s, text))
-        self._screen.happened(self._scene)
-
-    def _tick(self, wait_s: float = TICK_S) -> None:
-        time.sleep(wait_s)
-        if self.daemon.state == "dead" and not self.daemon.was_killed:
-            raise Failed(f"rivvend ended by itself: {self.daemon.last_words()}")
-        if time.monotonic() - self._metrics_s > METRICS_S:
-            self._metrics_s = time.monotonic()
-            self._scene.syncs = self.daemon.syncs()
-        self._look()
-        self._screen.show(self._scene)
+                raise Failed(f"nothing has moved for {STUCK_S_MAX:.0f} s: {self.driver.last_words()}")
+            self._look()
+            if self._seen != before:
+                moved_s, before = time.monotonic(), Seen(self._seen.orders, self._seen.lake, self._seen.totals)
+            self._watch.show(self._seen, doing)
+            time.sleep(TICK_S)
 
     def _look(self) -> None:
-        """Bring the scene up to date."""
-        scene, daemon, now_s = self._scene, self.daemon, time.monotonic()
-        scene.elapsed_s = now_s - self._begun_s
-        scene.daemon = daemon.state
-        scene.daemon_text = {
-            "up": f"process {daemon.pid}, up for {now_s - daemon.ready_s:.1f} s, {daemon.bind}",
-            "starting": f"process {daemon.pid}, recovering what the disk has",
-            "dead": f"killed with SIGKILL {now_s - daemon.killed_s:.1f} s ago",
-        }[daemon.state]
-        if self._writer is not None:
-            scene.acked, scene.acked_by_partition = self._writer.count, list(self._writer.by_partition)
-        if self._reader is not None:
-            scene.read, scene.positions = self._reader.read, self._reader.positions
-        self._sample(now_s)
+        """Offsets count the marks of transactions as well; in the end it is rows that are counted."""
+        try:
+            if self._client is None:
+                self._client = blocking.connect(self.broker.address, options=PATIENCE)
+            _, partitions = self._client.get_metadata("orders")
+            self._seen.orders = sum(
+                self._client.get_offset_bounds("orders", number)[1] for number in range(partitions)
+            )
+            for group in ("lake", "totals"):
+                read = sum(self._client.committed_offsets(group).values())
+                setattr(self._seen, group, max(read, getattr(self._seen, group)))
+        except RivvenError:
+            pass  # the topic is not there yet, or the broker is not
 
-    def _sample(self, now_s: float) -> None:
-        scene, (then_s, acked, read) = self._scene, self._sampled
-        if now_s - then_s >= TICK_S and self._writer is not None:
-            scene.acked_rate = (scene.acked - acked) / (now_s - then_s)
-            scene.read_rate = (scene.read - read) / (now_s - then_s)
-            scene.rates.append(scene.acked_rate)
-            self._sampled = now_s, scene.acked, scene.read
+    def _count(self) -> list[Count]:
+        self._watch.show(self._seen, "counting")
+        made = books.made_orders(self._orders, SEED)
+        kept, totals = books.orders_kept(made)
+        written = [row["order_id"] for row in books.read_topic(self.broker.address, "orders")]
+        lake = books.read_lake(self.home / "lake")
+        found = books.latest_totals(books.read_topic(self.broker.address, "totals"))
+        return [
+            books.count("topic orders", set(books.values(made, "order_id")), written),
+            books.count("lake (parquet)", kept, books.values(lake, "order_id")),
+            books.compare_totals(totals, found),
+            books.unmasked("emails in the lake", books.values(lake, "email")),
+        ]
 
     def end(self) -> None:
-        if self._reader is not None:
-            self._reader.end()
-        self.daemon.end()
+        if self._client is not None:
+            self._client.close()
+        self.driver.kill()
+        self.broker.kill()
 
 
-def summary(outcome: Outcome) -> Panel:
-    megabytes = outcome.acked * RECORD_BYTES / 1e6
-    table = Table.grid(padding=(0, 2))
-    table.add_column(justify="right")
-    table.add_column()
-
-    def verdict(count: int) -> str:
-        return f"[bold {'green' if count == 0 else 'red'}]{count:,}[/]"
-
-    for name, count in (("produced", outcome.acked), ("consumed", outcome.read)):
-        seconds = outcome.produce_s if name == "produced" else outcome.consume_s
-        rate = f"{count / seconds:,.0f} records/s, {megabytes * count / outcome.acked / seconds:.1f} MB/s"
-        what = "each acknowledged after its sync" if name == "produced" else "each compared"
-        table.add_row(name, f"[bold]{count:,}[/], {what}")
-        table.add_row("", rate)
-    table.add_row("loss", f"{verdict(outcome.lost)} of what was acknowledged")
-    table.add_row("reordered", f"{verdict(outcome.reordered)}, within a partition")
-    table.add_row("altered", verdict(outcome.altered))
-    table.add_row("duplicates", f"{outcome.duplicates:,}, stored when killed, not yet acknowledged: sent again")
-    syncs = outcome.syncs
-    average_ms = syncs.seconds / max(1, syncs.number) * 1000
-    table.add_row("", "")
-    table.add_row("the kill", f"{outcome.silence_s:.1f} s without an ack, {DOWN_S:.0f} s of it left dead on purpose")
-    table.add_row("restart", f"{outcome.start_ms:.0f} ms to serve again, {outcome.recovered_ms} ms of it recovery")
-    table.add_row(
-        "disk",
-        f"{syncs.number:,} syncs by /metrics, {average_ms:.1f} ms each, {syncs.longest_s * 1000:.0f} ms at most",
-    )
-    engine = "native" if NATIVE else "pure Python"
-    table.add_row("", f"[dim]{engine} kernel; rates include the outage[/]")
-    good = outcome.is_good
-    title = f"killed once, loss = {outcome.lost}" + ("" if good else ": THIS IS NOT WHAT WAS PROMISED")
-    return Panel(
-        table, title=f"[bold]{title}[/]", border_style="green" if good else "red", padding=(0, 2), expand=False
-    )
+def verdict(counts: list[Count], console: Console) -> None:
+    table = Table(title="Every row once?", title_justify="left", title_style="bold")
+    table.add_column("where")
+    for name in ("expected", "found", "missing", "twice", "wrong"):
+        table.add_column(name, justify="right")
+    table.add_column("")
+    for each in counts:
+        mark = "[green]exact[/]" if each.is_exact else "[bold red]NOT EXACT[/]"
+        figures = (each.expected, each.found, each.missing, each.twice, each.other)
+        table.add_row(each.place, *(f"{figure:,}" for figure in figures), mark)
+    console.print(table)
 
 
-def next_steps(kept: str | None) -> str:
-    data_dir = kept or "data"
+def where_next(home: Path, *, kept: bool) -> str:
     lines = [
-        f"[bold].venv/bin/rivvend --data-dir {data_dir} &[/]",
-        "[bold].venv/bin/rivven topic create teas --partitions 3[/]",
-        "[bold].venv/bin/rivven produce teas 'a cup of Assam' --key table-4[/]",
-        "[bold].venv/bin/rivven consume teas --follow[/]",
+        ("the pipeline", "demo/pipeline.yaml"),
+        ("a first one of your own", "docs/connect/first-pipeline.md"),
+        ("topics in Spark", "docs/guides/spark.md"),
+        ("why it is exact", "docs/guides/exactly-once.md"),
     ]
     if kept:
-        lines.insert(0, f"[bold].venv/bin/rivven log verify {kept}[/]")
-        lines.insert(2, f"[bold].venv/bin/rivven consume {TOPIC} --max 5[/]")
-    tail = "docs/getting-started.md goes on from here"
-    if not kept:
-        tail += "; [bold]make demo ARGS='--keep data'[/] leaves its data to look at"
-    return "\n".join(["", "Your turn:", "", *(f"  {line}" for line in lines), "", f"{tail}."])
+        lines += [
+            ("the parquet files", str(home / "lake")),
+            ("the topics, again", f"rivvend --data-dir {home / 'data'}"),
+        ]
+    else:
+        lines.append(("keep what it makes", 'make demo ARGS="--keep some/directory"'))
+    return "\n".join(["Your turn:", *(f"  {what:24} {where}" for what, where in lines)])
 
 
-def tell(console: Console, home: Path, chosen: argparse.Namespace) -> int:
-    screen = Picture(console) if console.is_terminal else Lines(console)
-    data_dir = Path(chosen.keep) if chosen.keep else home / "data"
-    story = Story(home, data_dir, chosen.records, screen)
-    try:
-        outcome = story.tell()
-        story.daemon.stop()
-    finally:
-        story.end()
-        screen.close()
-    console.print(summary(outcome))
-    if outcome.is_good:
-        console.print(next_steps(chosen.keep), soft_wrap=True)
-        return 0
-    console.print(
-        "[bold red]Records were lost, reordered or altered.[/] Please report it, with the data that this leaves:"
-    )
-    console.print("[bold]make demo ARGS='--keep data'[/]")
-    return LOST
-
-
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--records", type=int, default=1_000_000, help="how many in all (default: a million)")
-    parser.add_argument("--keep", metavar="DIR", help="keep the broker's data there; must not exist yet")
-    chosen = parser.parse_args()
-    if chosen.records < RECORDS_MIN:
-        parser.error(f"--records must be at least {RECORDS_MIN:,}, or all is over before the broker can be killed")
-    if chosen.keep and Path(chosen.keep).exists():
-        parser.error(f"--keep {chosen.keep} exists already; name a new directory")
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
+    parser.add_argument("--orders", type=int, default=ORDERS, help=f"how many orders to make; {ORDERS:,} by default")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="leave what was made in this new directory")
+    chosen = parser.parse_args(arguments)
+    if chosen.orders < ORDERS_MIN:
+        parser.error(f"--orders must be at least {ORDERS_MIN:,}, so that there is something to kill in the middle")
+    if chosen.keep is not None and chosen.keep.exists():
+        parser.error(f"--keep: {chosen.keep} exists already; name a new directory")
     return chosen
+
+
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def main() -> int:
     chosen = parse()
+    signal.signal(signal.SIGTERM, interrupted)
     console = Console(highlight=False)
-    asked_to_stop: list[int] = []
-
-    def stop(signal_number: int, _: object) -> None:
-        asked_to_stop.append(signal_number)
-        raise KeyboardInterrupt
-
-    for one in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(one, stop)
-    home = Path(tempfile.mkdtemp(prefix="rivven-demo-"))
+    home = chosen.keep.resolve() if chosen.keep is not None else Path(tempfile.mkdtemp(prefix="rivven-demo-"))
+    home.mkdir(parents=True, exist_ok=True)
+    story: Story | None = None
     try:
-        return tell(console, home, chosen)
-    except (KeyboardInterrupt, RuntimeError):  # inside a lock of Python's own an interrupt comes out as the latter
-        if not asked_to_stop:
-            raise
-        console.print("interrupted; everything that was started has been ended")
+        with Watch(console, chosen.orders) as watch:
+            story = Story(home, chosen.orders, watch)
+            counts = story.tell()
+        verdict(counts, console)
+        if not all(each.is_exact for each in counts):
+            console.print("[bold red]Something is not as it should be.[/] Please report it, with what is in", home)
+            return WRONG
+        console.print(where_next(home, kept=chosen.keep is not None))
+        return 0
+    except (Failed, RivvenError) as error:
+        console.print(f"[bold red]The demo could not go on:[/] {error}", style=None)
+        return WRONG
+    except KeyboardInterrupt:
+        console.print("interrupted; everything that was started is ended")
         return INTERRUPTED
-    except (Failed, RivvenError, OSError) as error:
-        console.print(f"[bold red]the demo failed:[/] {error}", soft_wrap=True)
-        return LOST
     finally:
-        shutil.rmtree(home, ignore_errors=True)
+        if story is not None:
+            story.end()
+        if chosen.keep is None:
+            shutil.rmtree(home, ignore_errors=True)
 
 
 if __name__ == "__main__":

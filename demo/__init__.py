@@ -1,0 +1,1 @@
+"""`make demo`: the whole of rivven in one story, for a person to watch."""

@@ -1,0 +1,68 @@
+"""The state directory: checkpoints of the queries, and what was learned about their data. One process at a time."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+from rivven.errors import RivvenError
+
+
+class StateInUse(RivvenError, code=202):
+    """Another run has the state directory."""
+
+    message = "{path} is in use by process {pid}; stop that run, or choose another state directory with --state-dir"
+
+
+class StateDirectory:
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path).absolute()
+        self._lock: IO[str] | None = None
+
+    def open(self) -> None:
+        """Take it for this process; StateInUse if another has it. A process that ends lets go of it."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        lock = open(self.path / "lock", "a+", encoding="ascii")  # noqa: SIM115  # held while we run
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            lock.seek(0)
+            pid = lock.read().strip() or "unknown"
+            lock.close()
+            raise StateInUse(path=self.path, pid=pid) from None
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
+        self._lock = lock
+
+    def close(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def below(self, place: str) -> str:
+        return str(self.path / place)
+
+    def kept(self, place: str) -> str | None:
+        """A text that was kept, if there is one."""
+        try:
+            return (self.path / "learned" / place).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+
+    def keep(self, place: str, text: str) -> None:
+        path = self.path / "learned" / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_name(path.name + ".draft")
+        draft.write_text(text, encoding="utf-8")
+        os.replace(draft, path)
+
+    def recall(self, place: str, make: Callable[[], str]) -> str:
+        text = self.kept(place)
+        if text is None:
+            text = make()
+            self.keep(place, text)
+        return text

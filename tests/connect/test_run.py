@@ -1,0 +1,439 @@
+"""Pipelines that run: a real broker, a real Spark, and every record where it belongs, once."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from rivven.client import blocking
+from rivven.connect import ArrowSource, Secret, Settings, setting
+from rivven.connect.bridge import stream_of
+from rivven.connect.config import ConnectConfig, loads
+from rivven.connect.plan import make_plan
+from rivven.connect.run import Launched, Runner, Work, may_pass, why
+from rivven.connect.scaffold import STARTER
+from rivven.connect.state import StateDirectory
+
+PATIENCE_S = 300.0
+
+
+def read_config(text: str) -> ConnectConfig:
+    loaded = loads(text, {})
+    assert loaded.errors == []
+    assert loaded.config is not None
+    return loaded.config
+
+
+@contextmanager
+def runner_of(spark: SparkSession, home: Path, text: str, *, once: bool = True) -> Iterator[Runner]:
+    config = read_config(text)
+    state = StateDirectory(home / "state")
+    state.open()
+    runner = Runner(config, make_plan(config), spark, state, once=once)
+    try:
+        runner.prepare()
+        yield runner
+    finally:
+        runner.stop()
+        runner.close()
+        state.close()
+
+
+def until(runner: Runner, done: Callable[[], bool]) -> None:
+    """Step until something is so, or nothing is left to do."""
+    end_s = time.monotonic() + PATIENCE_S
+    while runner.step() and not done():
+        assert time.monotonic() < end_s, [(work.plan.name, work.state, work.error) for work in runner.works]
+        time.sleep(0.1)
+
+
+def run_once(spark: SparkSession, home: Path, text: str) -> dict[str, Work]:
+    with runner_of(spark, home, text) as runner:
+        until(runner, lambda: False)
+        return {work.plan.name: work for work in runner.works}
+
+
+def records(client: blocking.RivvenClient, topic: str) -> list[Any]:
+    """All records of a topic, read as a consumer that sees what is committed."""
+    _, partitions = client.get_metadata(topic)
+    bounds = {part: client.get_offset_bounds(topic, part)[1] for part in range(partitions)}
+    found: list[Any] = []
+    for part, end in bounds.items():
+        if end == 0:
+            continue
+        with client.consumer(topic, partition=part, start_offset=0, wait_ms=500) as consumer:
+            position = 0
+            while position < end:
+                messages = consumer.fetch()
+                if not messages:
+                    break
+                found += messages
+                position = messages[-1].offset + 1
+    return found
+
+
+def parquet(path: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = (
+        ds.dataset(path, partitioning="hive", exclude_invalid_files=False).to_table().to_pylist()
+    )
+    return rows
+
+
+def test_a_source_fills_its_topics_and_a_sink_drains_them_once(
+    spark: SparkSession, servers: str, client: blocking.RivvenClient, tmp_path: Path
+) -> None:
+    text = f"""
+broker: {{bootstrap_servers: ["127.0.0.1:1", "{servers}"]}}
+sources:
+  shop:
+    connector: datagen
+    topic: shop
+    topic_config: {{partitions: 2}}
+    key: [customer_id]
+    config: {{pattern: orders, max_events: 600, events_per_second: 0, seed: 1}}
+    transforms:
+      - {{type: mask, config: {{fields: [email], method: hash}}}}
+      - {{type: content_router, config: {{routes: [{{field: country, value: DE, topic: shop-de}}]}}}}
+sinks:
+  archive:
+    connector: file
+    topics: [shop, shop-de]
+    consumer_group: archive
+    start_offset: earliest
+    transforms: [{{type: filter, config: {{where: "amount >= 100"}}}}]
+    config: {{path: "{tmp_path}/out", format: parquet, partition_by: [country]}}
+"""
+    works = run_once(spark, tmp_path, text)
+    assert {name: work.state for name, work in works.items()} == {"shop": "done", "archive": "done"}, works
+    assert works["shop"].progress.rows == 600
+    assert client.get_metadata("shop") == ("shop", 2)
+    main, german = records(client, "shop"), records(client, "shop-de")
+    events = [json.loads(record.value) for record in main + german]
+    assert sorted(event["data"]["order_id"] for event in events) == list(range(600))
+    assert {json.loads(record.value)["data"]["country"] for record in german} == {"DE"}
+    event = events[0]
+    assert set(event) == {"event_type", "stream", "namespace", "timestamp", "data", "metadata"}
+    assert (event["event_type"], event["stream"], len(event["data"]["email"])) == ("record", "datagen", 64)
+    assert main[0].key == str(json.loads(main[0].value)["data"]["customer_id"]).encode()
+    rows = parquet(tmp_path / "out")
+    wanted = {event["data"]["order_id"] for event in events if event["data"]["amount"] >= 100}
+    assert sorted(row["order_id"] for row in rows) == sorted(wanted)
+    assert all(row["timestamp"].tzinfo is not None for row in rows), "a time is a time again"
+
+    again = run_once(spark, tmp_path, text)
+    assert [work.progress.rows for work in again.values()] == [0, 0]
+    assert len(records(client, "shop")) + len(records(client, "shop-de")) == 600
+    assert len(parquet(tmp_path / "out")) == len(wanted)
+
+
+def test_columns_are_found_from_records_and_bad_ones_become_letters(
+    spark: SparkSession, servers: str, client: blocking.RivvenClient, tmp_path: Path
+) -> None:
+    client.create_topic("mixed", 1)
+    with client.producer("mixed") as producer:
+        for value in (b'{"id": 1, "tags": ["a"]}', b"not json", b'{"id": 2, "name": "x"}', b'{"id": "no number"}'):
+            producer.send(value, key=b"k")
+    sink = f"""
+broker: {{bootstrap_servers: ["{servers}"]}}
+sinks:
+  out:
+    connector: file
+    topics: [mixed]
+    consumer_group: mixed-readers
+    start_offset: earliest
+    schema: "id BIGINT, name STRING, tags ARRAY<STRING>"
+    config: {{path: "{tmp_path}/out", format: jsonl}}
+"""
+    works = run_once(spark, tmp_path / "strict", sink)
+    assert works["out"].state == "failed"
+    assert works["out"].errors == 1, "no retry mends a record"
+    assert works["out"].error == (
+        "the record at offset 1 of partition 0 of topic mixed is no JSON with the columns expected: not json"
+    )
+    works = run_once(spark, tmp_path / "kind", sink + "    dead_letter_topic: mixed-dead\n")
+    assert {work.state for work in works.values()} == {"done"}
+    lines = [
+        json.loads(line) for file in (tmp_path / "out").glob("*.jsonl") for line in file.read_text().splitlines()
+    ]
+    assert sorted(lines, key=lambda row: row["id"]) == [
+        {"id": 1, "name": None, "tags": ["a"]},
+        {"id": 2, "name": "x", "tags": None},
+    ]
+    letters = [json.loads(record.value) for record in records(client, "mixed-dead")]
+    assert [base64.b64decode(letter["payload_b64"]) for letter in letters] == [b"not json", b'{"id": "no number"}']
+    assert {key: letters[0][key] for key in ("original_topic", "connector_name", "retry_count")} == {
+        "original_topic": "mixed",
+        "connector_name": "out",
+        "retry_count": 0,
+    }
+    assert set(letters[0]) == {
+        "original_topic",
+        "connector_name",
+        "payload_b64",
+        "error",
+        "retry_count",
+        "timestamp",
+    }
+
+
+def test_a_sink_waits_for_records_to_learn_from_and_goes_on_with_new_ones(
+    spark: SparkSession, servers: str, client: blocking.RivvenClient, tmp_path: Path
+) -> None:
+    text = f"""
+broker: {{bootstrap_servers: ["{servers}"]}}
+sinks:
+  out:
+    connector: file
+    topics: [later]
+    consumer_group: later-readers
+    start_offset: earliest
+    trigger: 100ms
+    config: {{path: "{tmp_path}/out", format: jsonl}}
+"""
+    out = tmp_path / "out"
+
+    def lines() -> list[dict[str, Any]]:
+        return [json.loads(line) for file in sorted(out.glob("*.jsonl")) for line in file.read_text().splitlines()]
+
+    with runner_of(spark, tmp_path, text, once=False) as runner:
+        (work,) = runner.works
+        until(runner, lambda: work.state == "waiting")
+        with client.producer("later") as producer:
+            producer.send(b'{"id": 1, "deep": {"x": 0.5}}')
+            until(runner, lambda: len(lines()) == 1)
+            producer.send(b'{"id": 2, "deep": {"x": 1}, "more": "not in the sample"}')
+            until(runner, lambda: len(lines()) == 2)
+        until(runner, lambda: work.progress.rows == 2)
+        assert (work.state, work.progress.lag) == ("running", 0)
+    assert lines() == [{"id": 1, "deep": {"x": 0.5}}, {"id": 2, "deep": {"x": 1.0}}]
+    assert (tmp_path / "state" / "learned" / "sinks" / "out" / "columns.json").exists()
+
+
+def test_files_are_read_and_lines_that_cannot_be_become_letters(
+    spark: SparkSession, servers: str, client: blocking.RivvenClient, tmp_path: Path
+) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jsonl").write_text('{"id": 1, "name": "ä"}\nnot json\n{"id": 2, "name": "b"}\n')
+    text = f"""
+broker: {{bootstrap_servers: ["{servers}"]}}
+sources:
+  lines:
+    connector: file
+    topic: lines
+    envelope: plain
+    dead_letter_topic: lines-dead
+    config: {{path: "{tmp_path}/in", format: jsonl, schema: "id BIGINT, name STRING", watch: false}}
+"""
+    assert run_once(spark, tmp_path, text)["lines"].state == "done"
+    values = [json.loads(record.value) for record in records(client, "lines")]
+    assert sorted(values, key=lambda each: each["id"]) == [{"id": 1, "name": "ä"}, {"id": 2, "name": "b"}]
+    (letter,) = records(client, "lines-dead")
+    assert base64.b64decode(json.loads(letter.value)["payload_b64"]) == b"not json"
+    (tmp_path / "in" / "b.jsonl").write_text('{"id": 3, "name": "c"}\n')
+    assert run_once(spark, tmp_path, text)["lines"].progress.rows == 1
+    assert len(records(client, "lines")) == 3
+
+
+def test_csv_to_json_without_a_topic_between(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text("id;name\n1;a\n2;b\n")
+    text = f"""
+pipelines:
+  copy:
+    source: {{connector: file, config: {{path: "{tmp_path}/in.csv", delimiter: ";"}}}}
+    transforms: [{{type: rename, config: {{from: name, to: title}}}}]
+    sink: {{connector: file, config: {{path: "{tmp_path}/out", format: json}}}}
+"""
+    assert run_once(spark, tmp_path, text)["copy"].state == "done"
+    (made,) = (tmp_path / "out").glob("*.json")
+    assert json.loads(made.read_text()) == [{"id": 1, "title": "a"}, {"id": 2, "title": "b"}]
+
+
+FLAKY = """
+import pathlib
+
+def fail_first(batch):
+    tries = pathlib.Path({path!r})
+    count = int(tries.read_text() or 0)
+    tries.write_text(str(count + 1))
+    if count < 1:
+        raise RuntimeError("no luck")
+    return batch
+"""
+
+
+def test_a_query_that_fails_begins_again_from_its_checkpoint(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tries").write_text("")
+    (tmp_path / "flaky.py").write_text(FLAKY.format(path=str(tmp_path / "tries")))
+    monkeypatch.syspath_prepend(tmp_path)
+    spark.sparkContext.addPyFile(str(tmp_path / "flaky.py"))
+    text = f"""
+pipelines:
+  hard:
+    source: {{connector: datagen, config: {{pattern: sequence, max_events: 20, events_per_second: 0}}}}
+    transforms: [{{type: python, config: {{function: "flaky:fail_first"}}}}]
+    sink: {{connector: file, config: {{path: "{tmp_path}/out", format: jsonl}}}}
+settings: {{retry: {{max_retries: 5, initial_backoff_ms: 10}}}}
+"""
+    work = run_once(spark, tmp_path, text)["hard"]
+    assert (work.state, work.errors) == ("done", 1)
+    assert work.error == "RuntimeError: no luck"
+    lines = [line for file in (tmp_path / "out").glob("*.jsonl") for line in file.read_text().splitlines()]
+    assert len(lines) == 20
+    (tmp_path / "tries").write_text("")
+    hopeless = text.replace("max_retries: 5", "max_retries: 0")
+    assert run_once(spark, tmp_path / "other", hopeless)["hard"].state == "failed"
+
+
+def test_what_cannot_work_fails_at_once_and_names_the_step(spark: SparkSession, tmp_path: Path) -> None:
+    text = f"""
+pipelines:
+  wrong:
+    source: {{connector: datagen, config: {{pattern: orders, max_events: 5}}}}
+    transforms: [{{type: mask, config: {{fields: [emial]}}}}]
+    sink: {{connector: file, config: {{path: "{tmp_path}/out"}}}}
+"""
+    work = run_once(spark, tmp_path, text)["wrong"]
+    assert (work.state, work.failures) == ("failed", 0)
+    assert work.error == "pipelines.wrong.transforms[0] (mask): there is no column 'emial'; did you mean 'email'?"
+
+
+def test_a_rate_is_kept(spark: SparkSession, tmp_path: Path) -> None:
+    text = f"""
+pipelines:
+  slow:
+    source: {{connector: datagen, config: {{pattern: sequence, max_events: 30, events_per_second: 10}}}}
+    sink: {{connector: file, config: {{path: "{tmp_path}/out"}}}}
+"""
+    begun_s = time.monotonic()
+    work = run_once(spark, tmp_path, text)["slow"]
+    assert (work.state, work.progress.rows) == ("done", 30)
+    assert time.monotonic() - begun_s >= 1.0, "the first second's worth comes at once, the rest at its pace"
+    assert work.progress.batches >= 2
+
+
+class Kept(Settings):
+    password: Secret = setting("Not for others.")
+
+
+class Guarded(ArrowSource[Kept]):
+    name = "guarded"
+    title = "Guarded"
+    summary = "Keeps a secret."
+
+    def schema(self) -> pa.Schema:
+        return pa.schema([("a", pa.int64())])
+
+
+def test_no_secret_is_in_a_query_plan(spark: SparkSession, tmp_path: Path) -> None:
+    launch = Launched("x", True, 0, False, 100, True, str(tmp_path), "x", StateDirectory(tmp_path))
+    source = Guarded.configured({"password": "hunter2"})
+    assert isinstance(source, Guarded)
+    frame = stream_of(source, spark, launch)
+    assert frame.columns == ["a"]
+    assert "hunter2" not in frame._jdf.queryExecution().toString()  # what a user sees of it
+
+
+def test_the_command_runs_a_first_file_to_its_end_and_again_until_it_is_stopped(
+    servers: str, client: blocking.RivvenClient, tmp_path: Path
+) -> None:
+    from tables import TUNED
+
+    text = STARTER.replace("topic: orders", "topic: first-orders").replace(
+        "topics: [orders]", "topics: [first-orders]"
+    )
+    text = text.replace("events_per_second: 1000", "events_per_second: 0")
+    (tmp_path / "connect.yaml").write_text(text + f"  spark: {json.dumps(TUNED)}\n")
+    command = [str(Path(sys.executable).with_name("rivven-connect")), "run", "--master", "local[2]"]
+    environment = {"RIVVEN_SERVERS": servers, "PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+
+    ran = subprocess.run(
+        [*command, "--once"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600, check=False
+    )
+    assert (ran.returncode, ran.stdout) == (0, ""), ran.stdout + ran.stderr
+    assert ran.stderr.splitlines()[0] == "topic first-orders created"
+    assert "orders: done, 10,000 rows" in ran.stderr
+    assert "WARN" not in ran.stderr, "Spark is silent"
+    rows = parquet(tmp_path / "out" / "orders")
+    assert len(records(client, "first-orders")) == 10_000
+    assert all(row["amount"] > 100 and len(row["email"]) == 64 for row in rows)
+
+    with subprocess.Popen(
+        [*command, "--port", "0"], cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        try:
+            address = next(
+                found[1] for line in process.stderr if (found := re.match(r"status on (\S+)/health", line))
+            )
+            end_s = time.monotonic() + PATIENCE_S
+            states: dict[str, str] = {}
+            while states != {"orders": "done", "archive": "running"}:
+                assert time.monotonic() < end_s, states
+                time.sleep(0.2)
+                with urlopen(f"{address}/progress", timeout=10) as reply:
+                    seen = json.loads(reply.read())
+                states = {row["name"]: row["status"] for row in seen["queries"]}
+            with urlopen(f"{address}/ready", timeout=10) as reply:
+                assert json.loads(reply.read()) == {"ready": True}
+            process.send_signal(signal.SIGTERM)
+            said = process.stderr.read()
+            assert (process.wait(60), said.splitlines()[-1][:8]) == (0, "✓ 0 rows"), said
+        finally:
+            process.kill()
+    assert len(records(client, "first-orders")) == 10_000
+    assert len(parquet(tmp_path / "out" / "orders")) == len(rows)
+
+
+STREAMING = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: boom SQLSTATE: XXKST
+=== Streaming Query ===
+Identifier: shop [id = 1, runId = 2]
+Current Committed Offsets: {}"""
+
+PYTHON = """[STREAM_FAILED] Query [id = 1] terminated with exception: [PYTHON_DATA_SOURCE_ERROR] Failed:
+Traceback (most recent call last):
+  File "x.py", line 1, in write
+    raise Trouble(
+rivven.client.failures.ConfigException: there is no option 'x'; did you mean 'y'?
+ SQLSTATE: 38000
+\tat org.apache.spark.Somewhere(Here.scala:1)
+=== Streaming Query ===
+Identifier: shop [id = 1]"""
+
+
+@pytest.mark.parametrize(
+    ("text", "reason", "again"),
+    [
+        (STREAMING, "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: boom", True),
+        (PYTHON, "there is no option 'x'; did you mean 'y'?", False),
+        (PYTHON.replace("rivven.client.failures.ConfigException", "KeyError"), "KeyError: there is no option", True),
+        (
+            "x RIVVEN_UNREADABLE: the record at offset 1 is bad SQLSTATE: P0001\nmore",
+            "the record at offset 1 is bad",
+            False,
+        ),
+        ("", "PySparkException", True),
+    ],
+)
+def test_the_reason_is_found_in_what_spark_says(text: str, reason: str, again: bool) -> None:
+    error = PySparkException(text)
+    assert why(error)[: len(reason)] == reason
+    assert may_pass(error) is again
