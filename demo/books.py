@@ -51,7 +51,7 @@ def count(place: str, expected: set[int], found: list[int]) -> Count:
 def compare_totals(expected: Totals, found: Totals) -> Count:
     missing = len(expected.keys() - found.keys())
     wrong = sum(found[country] != row for country, row in expected.items() if country in found)
-    return Count("topic totals (latest per key)", len(expected), len(found), missing, 0, wrong)
+    return Count("topic totals, by country", len(expected), len(found), missing, 0, wrong)
 
 
 def made_orders(number: int, seed: int) -> pa.Table:

@@ -71,7 +71,7 @@ class Watch:
 
     def say(self, text: str) -> None:
         """Something happened."""
-        self._console.print(f"{time.monotonic() - self._begun_s:7.1f} s  {text}", highlight=False)
+        self._console.print(f"{time.monotonic() - self._begun_s:7.1f} s  {text}", soft_wrap=True)
 
     def show(self, seen: Seen, doing: str) -> None:
         rows = (("topic orders", seen.orders), ("lake (parquet)", seen.lake), ("topic totals", seen.totals))
@@ -147,6 +147,9 @@ class Story:
             if time.monotonic() - moved_s > STUCK_S_MAX:
                 raise Failed(f"nothing has moved for {STUCK_S_MAX:.0f} s: {self.driver.last_words()}")
             self._look()
+            failed = [row for row in self.driver.progress().values() if row["status"] == "failed"]
+            if failed:
+                raise Failed(f"{failed[0]['name']} has failed: {failed[0]['last_error']}")
             if self._seen != before:
                 moved_s, before = time.monotonic(), Seen(self._seen.orders, self._seen.lake, self._seen.totals)
             self._watch.show(self._seen, doing)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from pyspark import TaskContext
+from pyspark.errors import PySparkAttributeError
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceStreamArrowWriter,
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+
+QUERY_ID = "sql.streaming.queryId"
 
 
 def _format_name(kind: str, launch: Launch) -> str:
@@ -179,6 +183,36 @@ def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
+# Topics
+
+
+def start_to_topic(frame: DataFrame, launch: Launch, options: Mapping[str, str]) -> StreamingQuery:
+    """Start the query that writes records to topics, exactly once.
+
+    Spark lets a sink in Python take appended rows alone. What changes its rows is written batch by batch, under the
+    query's own id and number, which comes to the same: a batch that was decided is not written again.
+    """
+    writer = launch.writer(frame)
+    if launch.output_mode == "append":
+        return writer.format("rivven").options(**options).start()
+    kept = launch.recall("owner", lambda: f"connect/{uuid4()}")
+
+    def write(batch: DataFrame, batch_id: int) -> None:
+        numbered = {"ownerId": _owner(batch.sparkSession, kept), "sequence": str(batch_id)}
+        batch.write.format("rivven").options(**options, **numbered).mode("append").save()
+
+    return writer.foreachBatch(write).start()
+
+
+def _owner(spark: SparkSession, kept: str) -> str:
+    """The query's id, new with a new checkpoint; where Spark does not tell, what the state directory keeps."""
+    try:
+        query_id = spark.sparkContext.getLocalProperty(QUERY_ID)
+    except PySparkAttributeError:  # a session of Spark Connect has no context
+        query_id = None
+    return f"spark/{query_id}/rows" if query_id else kept
+
+
 # Sinks
 
 
@@ -221,7 +255,7 @@ class Writer(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override]  # Spark's own
         context = TaskContext.get()
         assert context is not None, "this runs in a task"
-        query_id = context.getLocalProperty("sql.streaming.queryId") or ""
+        query_id = context.getLocalProperty(QUERY_ID) or ""
         batch_id = int(context.getLocalProperty("streaming.sql.batchId") or 0)
         task = Task(Batch(query_id, batch_id), context.partitionId(), uuid4().hex)
         try:

@@ -546,7 +546,7 @@ def _session(config: ConnectConfig, master: str, remote: str | None, state: Any,
     """The Spark session. What the JVM says goes to spark.log in the state directory, unless it may speak."""
     if config.settings.log_level != "debug":
         logging.getLogger("py4j").setLevel(logging.CRITICAL)
-    settings = {"spark.sql.session.timeZone": "UTC", **config.settings.spark}
+    settings = {"spark.sql.session.timeZone": "UTC", **_local_settings(master), **config.settings.spark}
     try:
         if remote is not None:
             return _remote_session(remote, settings)
@@ -555,6 +555,13 @@ def _session(config: ConnectConfig, master: str, remote: str | None, state: Any,
         raise Misused(f"Spark is not installed ({error.name or error}); pip install 'rivven[spark]'") from None
     with _stderr_to(None if verbose else state.path / "spark.log"):
         return start("rivven-connect", master, settings)
+
+
+def _local_settings(master: str) -> dict[str, str]:
+    """For one machine: an aggregation in 200 parts, which is Spark's default, would be 200 tasks for a few rows."""
+    if not master.startswith("local"):
+        return {}
+    return {"spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1))}
 
 
 def _remote_session(remote: str, settings: dict[str, str]) -> SparkSession:

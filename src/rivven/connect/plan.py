@@ -71,7 +71,7 @@ def _mode(steps: Sequence[Step]) -> OutputMode:
 
 def _source(name: str, entry: SourceEntry) -> QueryPlan:
     source = entry.make()
-    routed = [topic for step in entry.transforms for topic in _topics_of(step.make())]
+    routed = [topic for step in entry.transforms for topic in topics_of(step.make())]
     limits = [f"at most {entry.rate_limit.events_per_second:,}/s"] if entry.rate_limit.events_per_second else []
     key = f", key from {', '.join(entry.key)}" if entry.key else ""
     by_content = f" and by content {', '.join(dict.fromkeys(routed))}" if routed else ""
@@ -118,7 +118,7 @@ def _sink(name: str, entry: SinkEntry) -> QueryPlan:
 def _sink_topics(sink: Sink[Any], steps: Sequence[Step]) -> tuple[str, ...]:
     """What a sink writes to, if that is topics: its own, and those that a router in front of it names."""
     own = sink.topics()
-    routed = [topic for step in steps for topic in _topics_of(step.make())] if own else []
+    routed = [topic for step in steps for topic in topics_of(step.make())] if own else []
     return tuple(dict.fromkeys((*own, *routed)))
 
 
@@ -160,7 +160,8 @@ def _pipeline(name: str, entry: PipelineEntry) -> QueryPlan:
     )
 
 
-def _topics_of(transform: Any) -> list[str]:
+def topics_of(transform: Any) -> list[str]:
+    """The topics that a transform sends records to, if it is a router."""
     return list(transform.topics()) if hasattr(transform, "topics") else []
 
 

@@ -23,8 +23,9 @@ from rivven.client import blocking
 from rivven.errors import RivvenError
 
 from . import records, topics
+from .bridge import start_to_topic
 from .config import ConnectConfig, PipelineEntry, SinkEntry, SourceEntry, Step
-from .plan import QueryPlan
+from .plan import QueryPlan, topics_of
 from .progress import Progress
 from .sdk import RESERVED, OutputMode, Sink
 from .state import StateDirectory
@@ -275,22 +276,29 @@ class Runner:
         return self._to_topic(shaped, launch, entry.delivery)
 
     def _to_topic(self, frame: DataFrame, launch: Launched, delivery: str) -> StreamingQuery:
-        return launch.writer(frame).format("rivven").options(delivery=delivery, **launch.broker).start()
+        return start_to_topic(frame, launch, {"delivery": delivery, **launch.broker})
 
     def _build_pipeline(self, plan: QueryPlan, entry: PipelineEntry) -> StreamingQuery:
         launch = self._launched(plan, entry.source.rate_limit.events_per_second)
         source = entry.source.make().frame(self._spark, launch)
         frame = changed(source, entry.transforms, f"pipelines.{plan.name}")
-        return self._to_sink(frame, entry.sink.make(), launch)
+        return self._to_sink(frame, entry.sink.make(), launch, entry.transforms)
 
     def _build_sink(self, plan: QueryPlan, entry: SinkEntry, frame: DataFrame) -> StreamingQuery:
         launch = self._launched(plan, 0)
         if "__corrupt" in frame.columns:
             frame = records.readable(frame) if entry.dead_letter_topic else records.refused(frame)
         frame = changed(frame, entry.transforms, f"sinks.{plan.name}")
-        return self._to_sink(frame, entry.make(), launch)
+        return self._to_sink(frame, entry.make(), launch, entry.transforms)
 
-    def _to_sink(self, frame: DataFrame, sink: Sink[Any], launch: Launched) -> StreamingQuery:
+    def _to_sink(self, frame: DataFrame, sink: Sink[Any], launch: Launched, steps: Sequence[Step]) -> StreamingQuery:
+        if launch.output_mode not in sink.output_modes:
+            raise CannotRun(
+                text=f"{sink.name} takes new rows alone, and a transform gives rows that replace earlier ones "
+                f"(output_mode: {launch.output_mode}); write them to a topic, or aggregate by a window and append"
+            )
+        if sink.topics() and not any(topics_of(step.make()) for step in steps):
+            frame = frame.drop("__topic")  # where a record came from is not where it goes; a router's word is
         data = data_columns(frame)
         about = [name for name in frame.columns if name in RESERVED and name != "__corrupt"]
         wanted = [*data, *about] if sink.record_columns else data
@@ -413,12 +421,15 @@ def _report(progress: Any) -> dict[str, Any]:
 # What went wrong, in a line
 
 TRACEBACK = "Traceback (most recent call last)"
+PLANNED = "offset %d of partition %d"
+"""Stands in the plan of a query that would refuse a record; then it is the plan that is told, and no record."""
 STATE = re.compile(r"\s*SQLSTATE: \w+")
 NOISE = re.compile(r"Identifier: |Current (Committed|Available) Offsets|Current State|Thread State")
 PLAIN = ("ValueError", "ConfigException", "CannotRun")
 """Errors whose words need no name before them."""
 HOPELESS = (
     records.UNREADABLE,
+    "does not support",
     "CAST_INVALID_INPUT",
     "FAILED_READ_FILE",
     "MALFORMED_RECORD_IN_PARSING",
@@ -430,7 +441,7 @@ HOPELESS = (
 def why(error: BaseException) -> str:
     """The reason of a failure without the traceback round it."""
     text = STATE.sub("", str(error))
-    if records.UNREADABLE in text:
+    if records.UNREADABLE in text and PLANNED not in text:
         return text[text.index(records.UNREADABLE) + len(records.UNREADABLE) + 2 :].splitlines()[0]
     if isinstance(error, RivvenError | ValueError | OSError) and not isinstance(error, PySparkException):
         return text

@@ -347,6 +347,10 @@ class Launch(Protocol):
         """The most records of one micro-batch."""
 
     @property
+    def output_mode(self) -> OutputMode:
+        """Which rows a micro-batch has: `append` unless a transform says otherwise."""
+
+    @property
     def dead_letters(self) -> bool:
         """Whether there is a place for records that cannot be read: a source then gives them as a row whose column
         `__corrupt` has the text of the record, and nulls. Without one it fails."""
@@ -370,6 +374,9 @@ class Sink(Connector[S]):
     @classmethod
     def spec(cls) -> dict[str, Any]:
         return super().spec() | {"delivery": cls.delivery}
+
+    output_modes: ClassVar[tuple[OutputMode, ...]] = ("append",)
+    """Which rows it can take: new ones alone, or also (`update`, `complete`) such as replace earlier ones."""
 
     def topics(self) -> tuple[str, ...]:
         """The topics of the file's broker that it writes to: they are made before it starts, as sources' are."""

@@ -49,6 +49,7 @@ class Stdout(Sink[StdoutSettings]):
     extra = "spark"
     modules = ("pyarrow",)
     delivery = "at_least_once"
+    output_modes = ("append", "update", "complete")
     record_columns = True
 
     def start(self, frame: DataFrame, launch: Launch) -> StreamingQuery:

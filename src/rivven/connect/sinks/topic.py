@@ -48,6 +48,7 @@ class TopicSink(Sink[TopicSettings]):
     """
     extra = "spark"
     delivery = "exactly_once"
+    output_modes = ("append", "update", "complete")
     record_columns = True
 
     def topics(self) -> tuple[str, ...]:
@@ -55,10 +56,11 @@ class TopicSink(Sink[TopicSettings]):
 
     def start(self, frame: DataFrame, launch: Launch) -> StreamingQuery:
         from rivven.connect import records
+        from rivven.connect.bridge import start_to_topic
 
         settings = self.settings
         shaped = records.to_topic(
-            frame.drop("__topic"),  # where it came from is not where it goes
+            frame,
             name=launch.name,
             topic=settings.topic,
             stream=launch.name,
@@ -67,4 +69,4 @@ class TopicSink(Sink[TopicSettings]):
             key=settings.key,
             dead_letter_topic=None,
         )
-        return launch.writer(shaped).format("rivven").options(**launch.broker).start()
+        return start_to_topic(shaped, launch, launch.broker)
