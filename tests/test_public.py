@@ -49,3 +49,9 @@ def test_importing_rivven_loads_nothing_heavy():
     code = f"import sys, rivven; print(*(name for name in {HEAVY} if name in sys.modules))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert found.stdout.split() == []
+
+
+def test_connect_stays_a_function_whoever_has_imported_the_package_of_that_name():
+    code = "import rivven, rivven.connect.sdk, inspect; print(inspect.iscoroutine(rivven.connect('localhost:1')))"
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr

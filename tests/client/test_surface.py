@@ -13,6 +13,7 @@ import pytest
 from serving import connected, served
 
 import rivven
+from rivven import client as client_package
 from rivven.client import options, scram, values
 
 NONE = inspect.Parameter.empty
@@ -82,8 +83,8 @@ def test_a_method_is_a_coroutine_with_these_parameters(kind, name):
 
 
 def test_the_module():
-    assert inspect.iscoroutinefunction(rivven.connect)
-    assert next(iter(inspect.signature(rivven.connect).parameters)) == "address"
+    assert inspect.iscoroutinefunction(client_package.connect)
+    assert next(iter(inspect.signature(client_package.connect).parameters)) == "address"
     parameters = [p for p in inspect.signature(rivven.connect_tls).parameters.values() if p.kind != p.KEYWORD_ONLY]
     assert [(parameter.name, parameter.default) for parameter in parameters] == [
         *[("address", NONE), ("ca_cert_path", NONE), ("server_name", NONE)],
@@ -133,7 +134,7 @@ def example_of(thing: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    "thing", [rivven, rivven.connect, rivven.Producer, rivven.Consumer], ids=lambda t: t.__name__
+    "thing", [rivven, client_package.connect, rivven.Producer, rivven.Consumer], ids=lambda t: t.__name__
 )
 def test_the_examples_with_a_server_run(tmp_path, capsys, thing):
     async def play():

@@ -41,7 +41,7 @@ def spark() -> Iterator[SparkSession]:
 
     from rivven.spark import start
 
-    session = start("rivven tests", "local[2]", TUNED)
+    session = start("rivven tests", "local[2, 2]", TUNED)
     session.conf.set("spark.sql.session.timeZone", "UTC")
     yield session
     session.stop()

@@ -272,7 +272,7 @@ def fail_first(batch):
     tries = pathlib.Path({path!r})
     count = int(tries.read_text() or 0)
     tries.write_text(str(count + 1))
-    if count < 1:
+    if count < 2:  # Spark tries a task twice
         raise RuntimeError("no luck")
     return batch
 """
@@ -344,7 +344,18 @@ class Guarded(ArrowSource[Kept]):
 
 
 def test_no_secret_is_in_a_query_plan(spark: SparkSession, tmp_path: Path) -> None:
-    launch = Launched("x", True, 0, False, 100, True, str(tmp_path), "x", StateDirectory(tmp_path))
+    launch = Launched(
+        name="x",
+        once=True,
+        rows_per_second=0,
+        batch_rows=1000,
+        dead_letters=False,
+        trigger_ms=100,
+        ends=True,
+        checkpoint=str(tmp_path),
+        place="x",
+        state=StateDirectory(tmp_path),
+    )
     source = Guarded.configured({"password": "hunter2"})
     assert isinstance(source, Guarded)
     frame = stream_of(source, spark, launch)

@@ -243,10 +243,10 @@ def louder(batch):
 def test_a_function_in_python(
     spark: SparkSession, frame: DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "speech.py").write_text(LOUDER)
+    (tmp_path / "loud_speech.py").write_text(LOUDER)
     monkeypatch.syspath_prepend(tmp_path)
-    spark.sparkContext.addPyFile(str(tmp_path / "speech.py"))
-    made = step("python", {"function": "speech:louder"})
+    spark.sparkContext.addPyFile(str(tmp_path / "loud_speech.py"))
+    made = step("python", {"function": "loud_speech:louder"})
     assert made.make().check() == []
     assert [row["status"] for row in after(frame, made)] == ["PAID", "OPEN"]
 

@@ -28,7 +28,7 @@ def client(daemon: Daemon) -> Iterator[Raw]:
 @pytest.fixture
 def topic(request: pytest.FixtureRequest, client: Raw) -> str:
     """A topic of two partitions, named after the test."""
-    name = "".join(char if char.isalnum() else "-" for char in request.node.name).strip("-")
+    name = "".join(char if char.isalnum() else "-" for char in request.node.name).strip("-")[-200:]
     assert client.call("CreateTopic", name, 2) == ("TopicCreated", (name, 2))
     return name
 

@@ -368,11 +368,12 @@ class Producer(_Blocking[shell_producer.Producer]):
         consumer: Consumer | GroupConsumer,
         change: Callable[[Message], Changed],
         *,
+        stop: threading.Event | None = None,
         idle_ms: int | None = None,
         round_messages: int = 500,
     ) -> int:
-        """Read, change, write, exactly once, until nothing has come for `idle_ms`; how many messages. `change` runs
-        in a thread of its own; see `rivven.Producer.transform`."""
+        """Read, change, write, exactly once, until `stop` is set or nothing came for `idle_ms`; how many messages.
+        `change` runs in a thread of its own; see `rivven.Producer.transform`."""
 
         def change_each(messages: list[Message]) -> list[Output]:
             return [output for message in messages for output in outputs(change(message))]
@@ -384,7 +385,7 @@ class Producer(_Blocking[shell_producer.Producer]):
             self._inner,
             consumer._inner,
             change_all,
-            stop=None,
+            stop=stop,
             idle_ms=idle_ms,
             round_messages=round_messages,
         )

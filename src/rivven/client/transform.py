@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -68,7 +69,7 @@ async def transform(
     consumer: Consumer | GroupConsumer,
     change: ChangeAll,
     *,
-    stop: asyncio.Event | None,
+    stop: asyncio.Event | threading.Event | None,
     idle_ms: int | None,
     round_messages: int,
 ) -> int:

@@ -3,6 +3,10 @@
 The names below are what connectors are made of; nothing that is imported from here imports Spark.
 """
 
+import sys
+from types import ModuleType
+from typing import Any
+
 from .sdk import (
     RESERVED,
     ArrowSink,
@@ -48,3 +52,15 @@ __all__ = [
     "Transform",
     "setting",
 ]
+
+
+class _Callable(ModuleType):
+    """The package has the name of a function: `rivven.connect(address)` stays one, whoever has imported this."""
+
+    def __call__(self, *args: Any, **keywords: Any) -> Any:
+        from rivven.client import connect
+
+        return connect(*args, **keywords)
+
+
+sys.modules[__name__].__class__ = _Callable

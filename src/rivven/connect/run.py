@@ -421,8 +421,8 @@ def _report(progress: Any) -> dict[str, Any]:
 # What went wrong, in a line
 
 TRACEBACK = "Traceback (most recent call last)"
-PLANNED = "offset %d of partition %d"
-"""Stands in the plan of a query that would refuse a record; then it is the plan that is told, and no record."""
+UNREAD = re.compile(rf"{records.UNREADABLE}: (the record at offset \d.*)")
+"""As it is told; in the plan of a query, which may be told as well, the same words have no number yet."""
 STATE = re.compile(r"\s*SQLSTATE: \w+")
 NOISE = re.compile(r"Identifier: |Current (Committed|Available) Offsets|Current State|Thread State")
 PLAIN = ("ValueError", "ConfigException", "CannotRun")
@@ -441,8 +441,8 @@ HOPELESS = (
 def why(error: BaseException) -> str:
     """The reason of a failure without the traceback round it."""
     text = STATE.sub("", str(error))
-    if records.UNREADABLE in text and PLANNED not in text:
-        return text[text.index(records.UNREADABLE) + len(records.UNREADABLE) + 2 :].splitlines()[0]
+    if refused := UNREAD.search(text):
+        return refused[1]
     if isinstance(error, RivvenError | ValueError | OSError) and not isinstance(error, PySparkException):
         return text
     if TRACEBACK in text:
