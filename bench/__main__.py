@@ -33,7 +33,7 @@ PARTS = (
     "beside",
     "client",
     "kafka",
-    "transactions",
+    *("transactions", "spark"),
 )
 OUT = Path(__file__).parent / "out"
 Result = dict[str, Any]

@@ -1,0 +1,236 @@
+"""Topics in Spark, beside what Spark itself makes of Arrow batches from Python.
+
+Each route has two partitions on `local[2]`. What a topic gives and takes is compared, in turns and in one session,
+with a source that yields the same batches out of memory and a sink that drops them: so the ratio says what the topic
+costs on top of Spark's own way to and from Python. The clock stands around the action, not the session.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from bench.peers import Peer, Rivvend, running
+from rivven import blocking
+
+TOPIC = "bench"
+PARTITIONS = 2
+BATCH_ROWS = {100: 32_768, 1000: 4_096}
+MICRO_BATCHES = 40
+Result = dict[str, Any]
+
+
+def run(*, quick: bool = False) -> list[Result]:
+    from rivven.spark import start
+
+    rounds, scale = (3, 1) if quick else (7, 4)
+    rows = {100: 1_000_000 * scale, 1000: 200_000 * scale}
+    results: list[Result] = []
+    with running(Rivvend) as ((peer,), _), tempfile.TemporaryDirectory() as state:
+        spark = start("bench", "local[2]", {"spark.sql.shuffle.partitions": "2"})
+        try:
+            for kind in (memory_source(), drain()):
+                spark.dataSource.register(kind)
+            for size in (100, 1000):
+                results += throughput(spark, peer, size, rows[size], rounds)
+            results += micro_batches(spark, peer, Path(state))
+        finally:
+            spark.stop()
+    return results
+
+
+def throughput(spark: Any, peer: Peer, size: int, rows: int, rounds: int) -> list[Result]:
+    fill(peer, size, rows)
+    out = f"bench-out-{size}"
+    remake(peer, out)
+    servers = f"127.0.0.1:{peer.port}"
+    memory = spark.read.format("memory").options(rows=rows, size=size)
+    topic = spark.read.format("rivven").options(servers=servers, subscribe=TOPIC)
+    to_topic = {"servers": servers, "topic": out}
+    ways: dict[str, Callable[[], Any]] = {
+        "memory in": lambda: noop(memory.load()),
+        "topic in": lambda: noop(topic.load()),
+        "topic in, values": lambda: noop(topic.option("columns", "value").load()),
+        "memory in, values": lambda: noop(memory.load().select("value")),
+        "dropped out": lambda: memory.load().select("value").write.format("drain").mode("append").save(),
+        "topic out": lambda: (
+            memory.load().select("value").write.format("rivven").options(**to_topic).mode("append").save()
+        ),
+    }
+    rates: dict[str, list[float]] = {name: [] for name in ways}
+    order = list(ways)
+    for way in ways.values():  # once for the workers, the code and the memory
+        way()
+    for _ in range(rounds):
+        for name in order:
+            begun = time.perf_counter()
+            ways[name]()
+            rates[name].append(rows / (time.perf_counter() - begun))
+        order.reverse()
+        remake(peer, out)
+    medians = {name: statistics.median(values) for name, values in rates.items()}
+    label = f"{size} B"
+    return [
+        ratio(f"topic to Spark, {label}, all columns, over memory to Spark", medians, "topic in", "memory in"),
+        ratio(
+            f"topic to Spark, {label}, values, over memory to Spark", medians, "topic in, values", "memory in, values"
+        ),
+        ratio(
+            f"Spark to topic, {label}, exactly once, over Spark to a sink that drops",
+            medians,
+            "topic out",
+            "dropped out",
+        ),
+    ]
+
+
+def ratio(bench: str, medians: dict[str, float], ours: str, other: str) -> Result:
+    value, against = medians[ours], medians[other]
+    target = 0.8
+    return {
+        "bench": bench,
+        "unit": "rows/s",
+        "value": round(value),
+        "against": round(against),
+        "ratio": round(value / against, 2),
+        "target": target,
+        "met": value >= target * against,
+    }
+
+
+def noop(frame: Any) -> None:
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def remake(peer: Peer, topic: str) -> None:
+    with blocking.connect(f"127.0.0.1:{peer.port}") as client:
+        if topic in client.list_topics():
+            client.delete_topic(topic)
+        client.create_topic(topic, PARTITIONS)
+
+
+def fill(peer: Peer, size: int, rows: int) -> None:
+    remake(peer, TOPIC)
+    with (
+        blocking.connect(f"127.0.0.1:{peer.port}") as client,
+        client.producer(TOPIC, batch_size=1_000_000) as producer,
+    ):
+        for partition in range(PARTITIONS):
+            for batch in batches(rows // PARTITIONS, size):
+                producer.put_arrow(batch.select(["value", "timestamp"]), partition=partition)
+        producer.flush()
+
+
+def micro_batches(spark: Any, peer: Peer, state: Path) -> list[Result]:
+    """How long a micro-batch takes, triggers back to back, a few rows each."""
+    servers = f"127.0.0.1:{peer.port}"
+    topic = spark.readStream.format("rivven").options(servers=servers, subscribe=TOPIC, startingOffsets="earliest")
+    frames = {
+        "rate": spark.readStream.format("rate-micro-batch").options(rowsPerBatch=100, numPartitions=2).load(),
+        "topic": topic.option("maxOffsetsPerTrigger", "100").load(),
+    }
+    taken = {name: time_batches(frame.writeStream.format("noop"), state / name) for name, frame in frames.items()}
+    copy = frames["topic"].select("value").writeStream.format("rivven").options(servers=servers, topic="bench-copy")
+    remake(peer, "bench-copy")
+    taken["topic to topic"] = time_batches(copy, state / "copy")
+    return [
+        {"bench": "micro-batch of the JVM's rate source to nothing, p50", "unit": "ms", "value": taken["rate"]},
+        {"bench": "micro-batch of a topic to nothing, p50", "unit": "ms", "value": taken["topic"]},
+        {"bench": "micro-batch of a topic to a topic, p50", "unit": "ms", "value": taken["topic to topic"]},
+    ]
+
+
+def time_batches(writer: Any, checkpoint: Path) -> int:
+    query = writer.option("checkpointLocation", str(checkpoint)).trigger(processingTime="0 seconds").start()
+    try:
+        deadline = time.monotonic() + 120
+        while len(query.recentProgress) < MICRO_BATCHES and time.monotonic() < deadline and query.isActive:
+            time.sleep(0.2)
+        times = [progress.durationMs["triggerExecution"] for progress in query.recentProgress[5:]]
+    finally:
+        query.stop()
+    return int(statistics.median(times))
+
+
+# What Spark is compared with
+
+
+def batches(rows: int, size: int) -> Iterator[pa.RecordBatch]:
+    """The columns of a topic, out of memory."""
+    count = BATCH_ROWS[size]
+    whole = pa.RecordBatch.from_arrays(
+        [
+            pa.nulls(count, pa.binary()),
+            pa.array([bytes(size)] * count, pa.binary()),
+            pa.array([TOPIC] * count, pa.string()),
+            pa.array([0] * count, pa.int32()),
+            pa.array(range(count), pa.int64()),
+            pa.array([1_700_000_000_000_000] * count, pa.timestamp("us", "UTC")),
+            pa.array([0] * count, pa.int32()),
+            pa.array([None] * count, HEADERS),
+        ],
+        names=["key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers"],
+    )
+    for first in range(0, rows, count):
+        yield whole.slice(0, min(count, rows - first))
+
+
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+def memory_source() -> type:
+    from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+    from rivven.spark import RivvenSource
+
+    class Reader(DataSourceReader):
+        def __init__(self, rows: int, size: int) -> None:
+            self._rows, self._size = rows, size
+
+        def partitions(self) -> Sequence[InputPartition]:
+            return [InputPartition(number) for number in range(PARTITIONS)]
+
+        def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+            del partition
+            yield from batches(self._rows // PARTITIONS, self._size)
+
+    class Memory(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "memory"
+
+        def schema(self) -> Any:
+            return RivvenSource({"servers": "127.0.0.1:1", "subscribe": TOPIC}).schema()
+
+        def reader(self, schema: Any) -> DataSourceReader:
+            del schema
+            return Reader(int(self.options["rows"]), int(self.options["size"]))
+
+    return Memory
+
+
+def drain() -> type:
+    from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
+
+    class Writer(DataSourceArrowWriter):
+        def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override]
+            for _ in iterator:
+                pass
+            return WriterCommitMessage()
+
+    class Drain(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "drain"
+
+        def writer(self, schema: Any, overwrite: bool) -> DataSourceArrowWriter:
+            del schema, overwrite
+            return Writer()
+
+    return Drain
