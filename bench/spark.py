@@ -173,7 +173,7 @@ def batches(rows: int, size: int) -> Iterator[pa.RecordBatch]:
             pa.array(range(count), pa.int64()),
             pa.array([1_700_000_000_000_000] * count, pa.timestamp("us", "UTC")),
             pa.array([0] * count, pa.int32()),
-            pa.array([None] * count, HEADERS),
+            pa.array([[]] * count, HEADERS),
         ],
         names=["key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers"],
     )
@@ -186,8 +186,12 @@ HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 def memory_source() -> type:
     from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+    from pyspark.sql.pandas.types import to_arrow_schema
 
     from rivven.spark import RivvenSource
+
+    schema_of_topics = RivvenSource({"servers": "127.0.0.1:1", "subscribe": TOPIC}).schema()
+    wanted = to_arrow_schema(schema_of_topics, timezone="UTC")
 
     class Reader(DataSourceReader):
         def __init__(self, rows: int, size: int) -> None:
@@ -198,7 +202,8 @@ def memory_source() -> type:
 
         def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
             del partition
-            yield from batches(self._rows // PARTITIONS, self._size)
+            for batch in batches(self._rows // PARTITIONS, self._size):
+                yield pa.RecordBatch.from_arrays(batch.columns, schema=wanted)
 
     class Memory(DataSource):
         @classmethod
@@ -206,7 +211,7 @@ def memory_source() -> type:
             return "memory"
 
         def schema(self) -> Any:
-            return RivvenSource({"servers": "127.0.0.1:1", "subscribe": TOPIC}).schema()
+            return schema_of_topics
 
         def reader(self, schema: Any) -> DataSourceReader:
             del schema
