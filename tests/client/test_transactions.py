@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from serving import QUICK, Actor, address_of, connected, served, serving, settings, stop, stored
+from serving import QUICK, Actor, address_of, connected, eventually, served, serving, settings, stop, stored
 
 import rivven
 from rivven import TopicPartition
@@ -470,3 +470,24 @@ def test_blocking_transactions(tmp_path: Path):
                 while found := consumer.poll(50):
                     seen += [message.value for message in found]
                 assert sorted(seen) == wanted
+
+
+def test_producers_that_are_silent_for_long_are_forgotten(tmp_path):
+    async def scene() -> None:
+        expiring = serving(tmp_path, producer_id_expiration_ms=200)
+        async with expiring as node, await rivven.connect(address_of(node)) as client:
+            await client.create_topic("t", 1)
+            plain = await client.producer("t")
+            await plain.send(b"a")
+            open_one = await client.producer("t", transactional_id="x")
+            async with open_one.transaction():
+                await open_one.send(b"b")
+                producers = node.store.log("t", 0).facts.producers
+                await eventually(lambda: len(producers) == 1)
+                assert producers.get(open_one._outbox.identity.producer_id) is not None, "it has something open"
+                await plain.send(b"c")
+            await plain.close()
+            await open_one.close()
+            assert await everything(client, "t") == [b"a", b"b", b"c"]
+
+    play(scene())

@@ -64,10 +64,15 @@ def test_sequences_wrap_to_zero():
 
 def test_idle_producers_expire():
     producers = Producers()
-    producers.note(header(0, 0, producer=1, at=10))
-    producers.note(header(1, 0, producer=2, at=20))
-    assert (producers.expire(20), producers.get(1), len(producers)) == (1, None, 1)
-    assert producers.expire(20) == 0
+    for number in (1, 2, 3):
+        producers.note(header(0, 0, producer=number, at=10))
+    assert producers.expire() == 0, "all have written since nobody ever called"
+    producers.note(header(1, 1, producer=2, at=1))
+    assert producers.expire(keep={3}) == 1
+    assert [row.producer_id for row in producers.rows()] == [3, 2]
+    assert producers.expire() == 2
+    producers.note(header(2, 0, producer=1, at=10))
+    assert producers.expire() == 0, "one that comes back is new"
 
 
 def test_the_one_that_wrote_longest_ago_makes_room():

@@ -1,6 +1,6 @@
 """One node: takes a request, asks a partition or a coordinator, and fulfils replies. It decides; it never waits."""
 
-from rivven.coordinator import GroupConfig
+from rivven.coordinator import GroupConfig, TxnConfig
 
 from .admit import Limit
 from .broker import Broker, BrokerConfig
@@ -24,5 +24,6 @@ __all__ = [
     "Produced",
     "Reply",
     "Session",
+    "TxnConfig",
     "Wanted",
 ]

@@ -7,6 +7,7 @@ Invariant: the batches of a producer all carry its present epoch, oldest first, 
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import NamedTuple
 
 from rivven.errors import InvalidProducerEpoch, OutOfOrderSequence
@@ -39,6 +40,8 @@ def last_sequence_of(header: BatchHeader) -> int:
 class Producers:
     def __init__(self, rows: list[Producer] | None = None) -> None:
         self._by_id = {row.producer_id: row for row in rows or []}
+        self._silent: set[int] = set()
+        """Those that have not written since `expire` was last called."""
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -76,6 +79,7 @@ class Producers:
     def note(self, header: BatchHeader) -> None:
         """Take an appended batch into account. Control batches carry an epoch, but no sequence."""
         known = self._by_id.pop(header.producer_id, None)
+        self._silent.discard(header.producer_id)
         batches = known.batches if known is not None and known.epoch == header.producer_epoch else ()
         if not header.control and header.base_sequence >= 0:
             produced = ProducedBatch(
@@ -88,9 +92,14 @@ class Producers:
         if len(self._by_id) > PRODUCERS_PER_PARTITION_MAX:
             del self._by_id[next(iter(self._by_id))]
 
-    def expire(self, before_ms: int) -> int:
-        """Forget the producers that last wrote before `before_ms`; returns how many."""
-        gone = [row.producer_id for row in self._by_id.values() if row.last_timestamp_ms < before_ms]
+    def expire(self, keep: Container[int] = ()) -> int:
+        """Forget the producers that have not written since the call before, but for those in `keep`; how many.
+
+        Called once in a while, it lets a producer go that is silent for once to twice as long. The times of its
+        records would not do: a producer may write old ones.
+        """
+        gone = [producer_id for producer_id in self._silent if producer_id in self._by_id and producer_id not in keep]
         for producer_id in gone:
             del self._by_id[producer_id]
+        self._silent = set(self._by_id)
         return len(gone)

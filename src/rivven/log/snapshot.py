@@ -55,6 +55,12 @@ class Facts:
                 commit = (emptied or decode_marker(batch)[0]) if header.control else None
                 self.transactions.note(header, commit=commit)
 
+    def expire_producers(self) -> int:
+        """Forget the producers that have written nothing since the call before and have nothing open; how many."""
+        gone = self.producers.expire(self.transactions.open_transactions())
+        self.changes += bool(gone)
+        return gone
+
     def forget_open(self) -> None:
         """All batches so far are deleted. A transaction that is still open shows itself by its next batch."""
         if self.transactions.forget_open():

@@ -425,6 +425,10 @@ class Store:
             log.drop_before(offset)
         return {log.partition: log.start for log, _, _ in starts}
 
+    def expire_producers(self) -> int:
+        """Forget the producers that have written nothing to a partition since the call before; how many."""
+        return sum(log.facts.expire_producers() for log in self.logs)
+
     def _note_and_flush(self, notes: list[tuple[Log, Kind, int]]) -> None:
         """Put facts about logs into the write-ahead log, behind everything queued, and wait for the sync."""
         self.flush()

@@ -21,7 +21,15 @@ from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 from rivven import __version__
 from rivven.errors import InvalidConfig
-from rivven.limits import GIB, KIB, MIB, SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN
+from rivven.limits import (
+    GIB,
+    KIB,
+    MIB,
+    PRODUCER_EXPIRY_MS,
+    SEGMENT_BYTES_DEFAULT,
+    SEGMENT_BYTES_MAX,
+    SEGMENT_BYTES_MIN,
+)
 from rivven.log import SyncPolicy
 
 if TYPE_CHECKING:
@@ -72,6 +80,9 @@ class Settings:
     group_consumer_heartbeat_ms: int = 5_000
     group_consumer_session_timeout_ms: int = 45_000
     offsets_retention_minutes: int = 10_080
+    transaction_max_timeout_ms: int = 900_000
+    transactional_id_expiration_ms: int = 604_800_000
+    producer_id_expiration_ms: int = PRODUCER_EXPIRY_MS
     max_connections_per_ip: int = 100
     max_total_connections: int = 10_000
     rate_limit_per_ip: int = 10_000
@@ -330,6 +341,15 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("Groups", "offsets_retention_minutes", _number(1, 2**31 - 1), "--offsets-retention-minutes",
             "RIVVEN_OFFSETS_RETENTION_MINUTES", "groups.offsets_retention_minutes",
             "For how long the offsets of a group without members are kept", unit="minutes"),
+    Setting("Transactions", "transaction_max_timeout_ms", _number(1, 2**31 - 1), "--transaction-max-timeout-ms",
+            "RIVVEN_TRANSACTION_MAX_TIMEOUT_MS", "transactions.max_timeout_ms",
+            "The longest timeout that a transaction may ask for", unit="ms"),
+    Setting("Transactions", "transactional_id_expiration_ms", _number(1, 2**31 - 1),
+            "--transactional-id-expiration-ms", "RIVVEN_TRANSACTIONAL_ID_EXPIRATION_MS",
+            "transactions.id_expiration_ms", "A transactional id that nobody uses for so long is gone", unit="ms"),
+    Setting("Transactions", "producer_id_expiration_ms", _number(1, 2**31 - 1), "--producer-id-expiration-ms",
+            "RIVVEN_PRODUCER_ID_EXPIRATION_MS", "transactions.producer_id_expiration_ms",
+            "A producer that is silent for so long is forgotten, and what it sends again is stored again", unit="ms"),
     Setting("Limits", "max_connections_per_ip", _number(1, 1_000_000), "--max-connections-per-ip",
             "RIVVEN_MAX_CONNECTIONS_PER_IP", "limits.max_connections_per_ip",
             "Connections from one address", metavar="N"),

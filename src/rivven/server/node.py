@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, cast
 
-from rivven.broker import Broker, BrokerConfig, GroupConfig, Reply, Session
+from rivven.broker import Broker, BrokerConfig, GroupConfig, Reply, Session, TxnConfig
 from rivven.errors import DiskFull, Overloaded, RivvenError, SyncFailed
 from rivven.limits import PARTITIONS_MAX
 from rivven.log import Chore, Store, StoreConfig, SyncPolicy
@@ -118,12 +118,17 @@ class Node:
                 consumer_heartbeat_ms=settings.group_consumer_heartbeat_ms,
                 offsets_retention_ms=settings.offsets_retention_minutes * 60_000,
             ),
+            transactions=TxnConfig(
+                timeout_ms_max=settings.transaction_max_timeout_ms,
+                id_expiration_ms=settings.transactional_id_expiration_ms,
+            ),
             broker_id=settings.broker_id,
             data_dir=str(settings.data_dir),
             node_configs={
                 "socket.request.max.bytes": str(settings.max_request_size),
                 "connections.max.idle.ms": str(int(settings.idle_timeout_secs * 1000)),
                 "max.connections.per.ip": str(settings.max_connections_per_ip),
+                "producer.id.expiration.ms": str(settings.producer_id_expiration_ms),
             },
         )
 
@@ -378,9 +383,14 @@ class Node:
                     connection.abort()
 
     async def _clean_forever(self) -> None:
-        """Apply retention and compaction now and then."""
+        """Apply retention and compaction now and then, and forget producers that are silent for long."""
+        expiry_s = self.settings.producer_id_expiration_ms / 1000
+        expiry_due_s = self._loop.time() + expiry_s
         while True:
-            await asyncio.sleep(self.settings.clean_interval_secs)
+            await asyncio.sleep(min(self.settings.clean_interval_secs, expiry_s))
+            if self._loop.time() >= expiry_due_s:
+                expiry_due_s += expiry_s
+                self.store.expire_producers()
             try:
                 self.store.retain()
                 for log in self.store.logs:

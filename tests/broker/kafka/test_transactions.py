@@ -351,7 +351,8 @@ def test_an_earlier_epoch_ends_nothing_by_hand(world):
 def test_what_a_forgotten_producer_left_open_is_told_all_the_same(world):
     producer = Producer(world)
     stray(world, 4)
-    world.broker.store.log("t", 1).facts.producers.expire(before_ms=2)
+    producers = world.broker.store.log("t", 1).facts.producers
+    assert (producers.expire(), producers.expire()) == (0, 1)
     topics = [describe_producers.TopicRequest("t", [1])]
     (part,) = producer.client.ask(describe_producers.DescribeProducersRequest(topics)).topics[0].partitions
     (left,) = part.active_producers

@@ -272,30 +272,31 @@ class Keys:
         yield Setting("node.id", str(config.broker_id), Kind.INT, told, "The number of this node.")
         partitions = str(config.default_partitions)
         yield Setting("num.partitions", partitions, Kind.INT, told, "Partitions of a topic that does not say.")
-        yield from _of_groups(config.groups)
-        timeout_ms = config.transactions.timeout_ms_max
-        source = Source.DEFAULT if timeout_ms == TxnConfig().timeout_ms_max else told
-        about = "The longest timeout that a transaction may ask for."
-        yield Setting("transaction.max.timeout.ms", str(timeout_ms), Kind.INT, source, about)
+        yield from _of(config.groups, GroupConfig(), OF_GROUPS)
+        yield from _of(config.transactions, TxnConfig(), OF_TRANSACTIONS)
 
 
-def _of_groups(config: GroupConfig) -> Iterator[Setting]:
-    usual = GroupConfig()
-    for name, field, unit, about in (
-        ("group.consumer.heartbeat.interval.ms", "consumer_heartbeat_ms", 1, "How often a member is to be heard."),
-        ("group.consumer.session.timeout.ms", "consumer_session_timeout_ms", 1, "How long a member may be silent."),
-        ("group.initial.rebalance.delay.ms", "initial_rebalance_delay_ms", 1, "How long a first member waits."),
-        (
-            "group.max.session.timeout.ms",
-            "session_timeout_ms_max",
-            1,
-            "The longest session that a member may ask for.",
-        ),
-        ("group.max.size", "members_max", 1, "How many members a group may have."),
-        ("group.min.session.timeout.ms", "session_timeout_ms_min", 1, "The shortest session."),
-        ("offsets.retention.check.interval.ms", "offsets_check_ms", 1, "How often expired offsets are looked for."),
-        ("offsets.retention.minutes", "offsets_retention_ms", 60_000, "How long an empty group's offsets are kept."),
-    ):
+OF_GROUPS = (
+    ("group.consumer.heartbeat.interval.ms", "consumer_heartbeat_ms", 1, "How often a member is to be heard."),
+    ("group.consumer.session.timeout.ms", "consumer_session_timeout_ms", 1, "How long a member may be silent."),
+    ("group.initial.rebalance.delay.ms", "initial_rebalance_delay_ms", 1, "How long a first member waits."),
+    ("group.max.session.timeout.ms", "session_timeout_ms_max", 1, "The longest session that a member may ask for."),
+    ("group.max.size", "members_max", 1, "How many members a group may have."),
+    ("group.min.session.timeout.ms", "session_timeout_ms_min", 1, "The shortest session."),
+    ("offsets.retention.check.interval.ms", "offsets_check_ms", 1, "How often expired offsets are looked for."),
+    ("offsets.retention.minutes", "offsets_retention_ms", 60_000, "How long an empty group's offsets are kept."),
+)
+OF_TRANSACTIONS = (
+    ("transaction.max.timeout.ms", "timeout_ms_max", 1, "The longest timeout that a transaction may ask for."),
+    ("transactional.id.expiration.ms", "id_expiration_ms", 1, "An id that is not used for so long is forgotten."),
+)
+"""Kafka's name, ours, how many of our units make one of Kafka's, and what it is."""
+
+
+def _of(
+    config: GroupConfig | TxnConfig, usual: GroupConfig | TxnConfig, rows: Iterable[tuple[str, str, int, str]]
+) -> Iterator[Setting]:
+    for name, field, unit, about in rows:
         value = getattr(config, field)
         source = Source.DEFAULT if value == getattr(usual, field) else Source.NODE
         yield Setting(name, str(value // unit), Kind.INT, source, about)
