@@ -161,6 +161,39 @@ class Table(Settings):
     topic: str | None = setting("The topic for it.", default=None)
 
 
+class _NamesSource:
+    """Names a source, and has its settings."""
+
+    connector: str
+    config: Node | Settings | None
+
+    @classmethod
+    def finish(cls, values: dict[str, Any], node: Node, path: str, mistakes: list[Mistake]) -> None:
+        _connector("source", "connector", values, node, path, mistakes)
+        _look_at_rate(values, node, path, mistakes)
+
+    def make(self) -> Source[Any]:
+        made = _made("source", self.connector, self.config)
+        assert isinstance(made, Source), "the registry looks at the class"
+        return made
+
+
+class _NamesSink:
+    """Names a sink, and has its settings."""
+
+    connector: str
+    config: Node | Settings | None
+
+    @classmethod
+    def finish(cls, values: dict[str, Any], node: Node, path: str, mistakes: list[Mistake]) -> None:
+        _connector("sink", "connector", values, node, path, mistakes)
+
+    def make(self) -> Sink[Any]:
+        made = _made("sink", self.connector, self.config)
+        assert isinstance(made, Sink), "the registry looks at the class"
+        return made
+
+
 class _Entry(Settings):
     """What every source and sink of a file has."""
 
@@ -180,7 +213,7 @@ class _Entry(Settings):
     )
 
 
-class SourceEntry(_Entry):
+class SourceEntry(_NamesSource, _Entry):
     """From outside into a topic."""
 
     topic: str = setting("The topic to write to.", check=_topic)
@@ -196,16 +229,6 @@ class SourceEntry(_Entry):
     delivery: Literal["exactly_once", "at_least_once"] = setting(
         "`at_least_once` is faster and may repeat records after a crash.", default="exactly_once"
     )
-
-    @classmethod
-    def finish(cls, values: dict[str, Any], node: Node, path: str, mistakes: list[Mistake]) -> None:
-        _connector("source", "connector", values, node, path, mistakes)
-        _look_at_rate(values, node, path, mistakes)
-
-    def make(self) -> Source[Any]:
-        made = _made("source", self.connector, self.config)
-        assert isinstance(made, Source), "the registry looks at the class"
-        return made
 
 
 class Since(Settings):
@@ -223,7 +246,7 @@ def _start(value: Any) -> str | None:
     return None
 
 
-class SinkEntry(_Entry):
+class SinkEntry(_NamesSink, _Entry):
     """From topics to the outside."""
 
     topics: list[str] = setting("The topics to read.", least=1, check=_topics)
@@ -248,44 +271,16 @@ class SinkEntry(_Entry):
         ENVELOPE_DOC + " `auto` looks at the records.", default="auto"
     )
 
-    @classmethod
-    def finish(cls, values: dict[str, Any], node: Node, path: str, mistakes: list[Mistake]) -> None:
-        _connector("sink", "connector", values, node, path, mistakes)
 
-    def make(self) -> Sink[Any]:
-        made = _made("sink", self.connector, self.config)
-        assert isinstance(made, Sink), "the registry looks at the class"
-        return made
-
-
-class PipelineSource(Settings):
+class PipelineSource(_NamesSource, Settings):
     connector: str = setting("Which source; `rivven-connect connectors` lists them.")
     config: Node | Settings | None = setting("The connector's own settings.", default=None)
     rate_limit: SourceRate = setting("How fast it may be.", factory=SourceRate)
 
-    @classmethod
-    def finish(cls, values: dict[str, Any], node: Node, path: str, mistakes: list[Mistake]) -> None:
-        _connector("source", "connector", values, node, path, mistakes)
-        _look_at_rate(values, node, path, mistakes)
 
-    def make(self) -> Source[Any]:
-        made = _made("source", self.connector, self.config)
-        assert isinstance(made, Source), "the registry looks at the class"
-        return made
-
-
-class PipelineSink(Settings):
+class PipelineSink(_NamesSink, Settings):
     connector: str = setting("Which sink; `rivven-connect connectors` lists them.")
     config: Node | Settings | None = setting("The connector's own settings.", default=None)
-
-    @classmethod
-    def finish(cls, values: dict[str, Any], node: Node, path: str, mistakes: list[Mistake]) -> None:
-        _connector("sink", "connector", values, node, path, mistakes)
-
-    def make(self) -> Sink[Any]:
-        made = _made("sink", self.connector, self.config)
-        assert isinstance(made, Sink), "the registry looks at the class"
-        return made
 
 
 class PipelineEntry(Settings):
