@@ -20,7 +20,15 @@ from .failures import ConfigException, SerializationException
 from .group_consumer import GroupConsumer, MemberOptions, make_member
 from .inbox import Isolation
 from .options import Options
-from .outbox import BATCH_BYTES_MAX, BUFFER_BYTES, DELIVERY_TIMEOUT_MS, REQUEST_BYTES_MAX, as_bytes
+from .outbox import (
+    BATCH_BYTES_MAX,
+    BUFFER_BYTES,
+    DELIVERY_TIMEOUT_MS,
+    REQUEST_BYTES_MAX,
+    SendOptions,
+    as_bytes,
+    sending,
+)
 from .producer import Producer
 from .shell import Channel, Cluster, log_in_by_scram, log_in_plainly, make_cluster, make_tls_cluster
 from .transaction import (
@@ -28,11 +36,9 @@ from .transaction import (
     Attempt,
     Decision,
     Owner,
-    SendOptions,
     Transactions,
     decide,
     register_owner,
-    sending,
 )
 from .values import GroupState, Message, ProducerState
 

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 from rivven.errors import BatchTooLarge, InvalidProducerEpoch, OutOfOrderSequence, RivvenError
 from rivven.limits import KIB, MIB, PRODUCER_BATCHES_KEPT
@@ -82,6 +82,55 @@ class Sending:
                 raise ConfigException(reason=f"{name} must be at least 1, not {getattr(self, name)}")
         if self.linger_ms < 0 or self.acks not in (-1, 0, 1):
             raise ConfigException(reason="linger_ms is 0 or more, and acks -1, 0 or 1")
+
+
+class SendOptions(TypedDict, total=False):
+    """How a producer gathers and sends; see `RivvenClient.producer`."""
+
+    batch_size: int
+    linger_ms: int
+    compression: str
+    compression_level: int | None
+    acks: int
+    buffer_bytes: int
+    batch_bytes_max: int
+    request_bytes_max: int
+    delivery_timeout_ms: int
+    idempotent: bool
+
+
+def sending(
+    batch_size: int = 16384,
+    linger_ms: int = 5,
+    compression: str = "none",
+    compression_level: int | None = None,
+    acks: int = -1,
+    buffer_bytes: int = BUFFER_BYTES,
+    batch_bytes_max: int = BATCH_BYTES_MAX,
+    request_bytes_max: int = REQUEST_BYTES_MAX,
+    delivery_timeout_ms: int = DELIVERY_TIMEOUT_MS,
+    idempotent: bool = True,
+) -> Sending:
+    return Sending(
+        batch_bytes=batch_size,
+        linger_ms=linger_ms,
+        batch_bytes_max=batch_bytes_max,
+        buffer_bytes=buffer_bytes,
+        request_bytes_max=request_bytes_max,
+        delivery_timeout_ms=delivery_timeout_ms,
+        codec=_codec(compression),
+        level=compression_level,
+        acks=acks,
+        idempotent=idempotent,
+    )
+
+
+def _codec(name: str) -> Codec:
+    try:
+        return Codec[name.upper()]
+    except KeyError:
+        names = ", ".join(codec.name.lower() for codec in Codec)
+        raise ConfigException(reason=f"no compression {name!r}; there are {names}") from None
 
 
 class Identity(NamedTuple):

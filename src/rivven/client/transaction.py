@@ -13,11 +13,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 from rivven.errors import RivvenError
 from rivven.model import TopicPartition
-from rivven.record import Codec
 from rivven.wire import Capability
 from rivven.wire import requests as ask
 from rivven.wire import responses as tell
@@ -32,7 +31,7 @@ from .failures import (
     TransactionClosed,
 )
 from .group_consumer import GroupConsumer
-from .outbox import BATCH_BYTES_MAX, BUFFER_BYTES, DELIVERY_TIMEOUT_MS, REQUEST_BYTES_MAX, Identity, Sending
+from .outbox import DELIVERY_TIMEOUT_MS, Identity, SendOptions, sending
 from .producer import Producer
 from .shell import Channel, Cluster
 
@@ -60,55 +59,6 @@ class Decision(NamedTuple):
     known: bool
     committed: tuple[tuple[int, int], ...]
     repeated: bool
-
-
-class SendOptions(TypedDict, total=False):
-    """How a producer gathers and sends; see `RivvenClient.producer`."""
-
-    batch_size: int
-    linger_ms: int
-    compression: str
-    compression_level: int | None
-    acks: int
-    buffer_bytes: int
-    batch_bytes_max: int
-    request_bytes_max: int
-    delivery_timeout_ms: int
-    idempotent: bool
-
-
-def sending(
-    batch_size: int = 16384,
-    linger_ms: int = 5,
-    compression: str = "none",
-    compression_level: int | None = None,
-    acks: int = -1,
-    buffer_bytes: int = BUFFER_BYTES,
-    batch_bytes_max: int = BATCH_BYTES_MAX,
-    request_bytes_max: int = REQUEST_BYTES_MAX,
-    delivery_timeout_ms: int = DELIVERY_TIMEOUT_MS,
-    idempotent: bool = True,
-) -> Sending:
-    return Sending(
-        batch_bytes=batch_size,
-        linger_ms=linger_ms,
-        batch_bytes_max=batch_bytes_max,
-        buffer_bytes=buffer_bytes,
-        request_bytes_max=request_bytes_max,
-        delivery_timeout_ms=delivery_timeout_ms,
-        codec=_codec(compression),
-        level=compression_level,
-        acks=acks,
-        idempotent=idempotent,
-    )
-
-
-def _codec(name: str) -> Codec:
-    try:
-        return Codec[name.upper()]
-    except KeyError:
-        names = ", ".join(codec.name.lower() for codec in Codec)
-        raise ConfigException(reason=f"no compression {name!r}; there are {names}") from None
 
 
 async def register_owner(channel: Channel, owner: str, *, fence: bool = True) -> Owner:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from .consumer import Consumer
     from .producer import Producer
 
-ROUND_MESSAGES = 500
 WAIT_MS = 200
 
 
