@@ -60,7 +60,7 @@ bench-quick: setup $(HAS_PEERS) ## the same in a few minutes, for a first impres
 	$(PY) -m bench --quick $(ARGS)
 
 soak: setup ## the tests that run for minutes
-	$(PY) -m pytest -n $(WORKERS) --dist loadgroup -m soak --hypothesis-profile=soak $(ARGS)
+	$(PY) -m pytest -n $(WORKERS) --dist loadgroup -m soak --hypothesis-profile=soak --timeout=0 $(ARGS)
 
 ## Dependencies: `make lock` after a change in pyproject.toml; `make lock UPGRADE=1` takes the newest of all
 

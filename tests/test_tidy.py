@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "cluster": "raft",
     "broker": "record wire log raft cluster coordinator security assign",
     "client": "record wire security assign",
-    "server": "broker wire log security",
+    "server": "broker wire log record security",
     "schema": "client security",
     "kube": "client",
     "spark": "client record",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import resource
 import select
@@ -32,6 +33,8 @@ class Daemon:
         self.ready_line = ""
         self.descriptors_max: int | None = None
         """How many descriptors the next process may have; None leaves it at ours."""
+        self.environment: dict[str, str] = {}
+        """What the next process finds in its environment beside ours."""
         self._errors_path = home / "errors.txt"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -42,7 +45,8 @@ class Daemon:
         if self.descriptors_max is not None:
             command = ["sh", "-c", f'ulimit -n {self.descriptors_max}; exec "$0" "$@"', *command]
         with open(self._errors_path, "ab") as errors:
-            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors)
+            environment = {**os.environ, **self.environment}
+            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, env=environment)
         self.ready_line = self._read_line()
         found = READY.match(self.ready_line)
         assert found is not None, f"said {self.ready_line!r} and {self.errors()}"

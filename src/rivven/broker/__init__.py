@@ -8,6 +8,7 @@ from .lag import Lag
 from .reading import Bounds, Fetched, Wanted
 from .session import Reply, Session
 from .stats import BrokerStats
+from .texts import refusal
 from .topics import ConfigValue
 from .writing import Produced
 
@@ -26,4 +27,5 @@ __all__ = [
     "Session",
     "TxnConfig",
     "Wanted",
+    "refusal",
 ]

@@ -117,6 +117,13 @@ class Admission:
         self._file = Document(disk, QUOTAS, QuotaTable)
         table = self._file.load()[0] or QuotaTable()
         self._quotas = Quotas.from_table(table, dict(defaults))
+        self.changes = 0
+        """Goes up whenever limits are set or taken away."""
+
+    @property
+    def is_limiting(self) -> bool:
+        """Whether anybody has a limit."""
+        return self._quotas.is_limiting
 
     def charge(self, session: Session, key: str, amount: int) -> None:
         """Count, and hold the client up if it had too much."""
@@ -145,5 +152,6 @@ class Admission:
             )
         altered = sum(self._quotas.alter(*change) for change in changes)
         if altered:
+            self.changes += 1
             self._file.save(self._quotas.to_table())
         return altered

@@ -22,7 +22,7 @@ from .native_groups import NativeGroups
 from .native_transactions import ForPartition, NativeTransactions
 from .reading import Fetched, Wanted
 from .session import Reply
-from .texts import told, topic_not_found
+from .texts import refusal, told, topic_not_found
 from .topics import is_internal
 from .writing import Produced
 
@@ -78,7 +78,7 @@ class Native:
             response = told(error)
         except OSError as error:  # of a file that could not be opened, say: this request fails, the node goes on
             logger.exception("%s failed", kind.__name__)
-            response = tell.Error(f"INTERNAL_ERROR: {error}")
+            response = refusal(error)
         if response is not None:
             self._fulfil(reply, response)
 

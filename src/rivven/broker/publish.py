@@ -114,6 +114,10 @@ class Publisher:
         for before, answer in group.answers:
             waiting.append((done.next_offset, done.base_offset + before, answer))
 
+    def append_made(self, log: Log, batch: bytearray, answer: Answer) -> None:
+        """A batch that somebody else gathered from single records, with nothing of its own to check."""
+        self._append_own(log, batch, answer)
+
     # One record or a few, with the numbers of their producer
 
     def append_numbered(

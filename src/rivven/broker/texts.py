@@ -65,6 +65,11 @@ def topic_not_found(name: str) -> tell.Error:
     return tell.Error(f"Topic not found: {name}")
 
 
+def refusal(error: errors.RivvenError | OSError) -> tell.Error:
+    """What is told about a request that failed, be it our fault or not."""
+    return told(error) if isinstance(error, errors.RivvenError) else tell.Error(f"INTERNAL_ERROR: {error}")
+
+
 def told_of_numbers(error: errors.RivvenError, *, single: bool) -> tell.Error:
     """What a producer that counts its records is told: it looks for the codes, and begins again."""
     facts = error.facts

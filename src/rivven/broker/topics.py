@@ -81,6 +81,11 @@ class Topics:
             raise UnknownPartition(partition=partition, partitions=topic.partitions)
         return self._store.log(name, partition)
 
+    @property
+    def changes(self) -> int:
+        """Goes up whenever a topic is made, grown, configured or deleted."""
+        return self._store.topic_changes
+
     # Making and growing
 
     def create(self, name: str, partitions: int | None = None, configs: Mapping[str, str] | None = None) -> Topic:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from rivven.coordinator import PRODUCE
-from rivven.errors import RivvenError
+from rivven.errors import RivvenError, UnknownTopic
 from rivven.log import Log
 from rivven.ports import Clock
 from rivven.record import NewRecord
@@ -19,7 +19,7 @@ from .admit import Admission
 from .partitioner import Partitioner
 from .publish import Admit, Answer, NumberedAnswer, Numbers, Publisher
 from .session import Session
-from .topics import Topics
+from .topics import Topics, is_internal
 
 
 class Produced(NamedTuple):
@@ -54,6 +54,30 @@ class Writing:
         if partition is None:
             partition = self._partitioner.choose(name, topic.partitions, key, self._clock.now_ms(), records)
         return self._topics.log(name, partition)
+
+    def plain_log(self, name: str, partition: int) -> Log | None:
+        """The partition, if single records may be put there without a look at them or at who sends them: nothing is
+        to be made, chosen, counted, refused or converted. True until `plain_changes` changes."""
+        if self._admission.is_limiting or is_internal(name):
+            return None
+        try:
+            log = self._topics.log(name, partition)
+        except UnknownTopic:
+            return None
+        config = log.config
+        plain = config.compression_type in ("producer", "none") and config.timestamp_type == "CreateTime"
+        return log if plain and not config.compacts else None
+
+    @property
+    def plain_changes(self) -> tuple[int, int]:
+        return self._topics.changes, self._admission.changes
+
+    def append_plain(self, log: Log, batch: bytearray, answer: Answer) -> None:
+        """A batch made of single records for a partition that `plain_log` gave. Raises nothing."""
+        try:
+            self._publisher.append_made(log, batch, answer)
+        except RivvenError as error:
+            answer(-1, error)
 
     def publish(self, session: Session, log: Log, records: Sequence[NewRecord], answer: Answer) -> None:
         """Records, in order, in the partition's batch of this turn; `answer` hears their first offset."""

@@ -73,6 +73,11 @@ class Quotas:
             del self._limits[entity_type, entity_name]
         return True
 
+    @property
+    def is_limiting(self) -> bool:
+        """Whether anybody has a limit."""
+        return bool(self._limits or self.defaults)
+
     def stored(self) -> dict[Entity, dict[str, int]]:
         return {entity: dict(values) for entity, values in self._limits.items()}
 

@@ -11,7 +11,7 @@ import logging
 import socket
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from rivven.broker import Reply, Session
 from rivven.errors import Malformed
@@ -19,6 +19,8 @@ from rivven.wire import Dialect, Format, Piece, Response, decode_request, dialec
 from rivven.wire import requests as ask
 from rivven.wire import responses as tell
 
+from .allowance import Allowance
+from .front import Line
 from .kafka import KafkaForm, encode_kafka, hand_over
 from .receive import Receiver
 
@@ -53,9 +55,11 @@ def encode_native(reply: Reply) -> list[Piece]:
 
 class Connection(asyncio.BufferedProtocol):
     __slots__ = (
+        "_allowance",
         "_encode",
         "_ending",
         "_kafka",
+        "_line",
         "_muted",
         "_node",
         "_owed_bytes",
@@ -74,6 +78,8 @@ class Connection(asyncio.BufferedProtocol):
         self._node = node
         self._receiver = Receiver(node.shared_buffer, node.buffers, node.settings.max_request_size)
         self._transport: asyncio.Transport | None = None
+        self._line: Line | None = None
+        """The transport again, if it serves small requests by itself when it is let."""
         self._speaks = False
         self._kafka = False
         self._encode: Callable[[Reply], list[Piece] | None] = encode_native
@@ -83,6 +89,7 @@ class Connection(asyncio.BufferedProtocol):
         self._muted = False
         self._ending = False
         """Nothing more is read or handled; once the replies that are owed have left, the connection closes."""
+        self._allowance: Allowance | None = None
         self._pending: deque[tuple[memoryview, bytearray | None]] = deque()
         self._owed_bytes = 0
         self._seen_us = node.now_us()
@@ -93,7 +100,9 @@ class Connection(asyncio.BufferedProtocol):
     # The socket
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
+        if Line is not None and isinstance(transport, Line):
+            self._line = transport
+        transport = cast(asyncio.Transport, transport)  # uvloop's and ours are one in all but name
         self._transport = transport
         peer = transport.get_extra_info("peername")
         self.address = self.session.address = peer[0] if peer else "local"
@@ -101,6 +110,9 @@ class Connection(asyncio.BufferedProtocol):
             self._transport = None
             transport.abort()
             return
+        self._allowance = self._node.allowances.of(self.address, self._seen_us)
+        if self._line is not None:
+            self._line.allowance = cast(Any, self._allowance)  # where there are lines it is their twin
         transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         if not self._node.settings.tcp_nodelay:  # which event loops turn on by themselves
             sock = transport.get_extra_info("socket")
@@ -133,6 +145,22 @@ class Connection(asyncio.BufferedProtocol):
             self._end_with(tell.Error(f"MESSAGE_TOO_LARGE: {self._receiver.oversized} bytes exceeds limit"))
         elif self._receiver.full and not self._ending:
             self._end_with(tell.Error("BUFFER_FULL: Server receive buffer is full, retry later"))
+        self._offer()
+        self._node.want_turn(self)
+
+    def _offer(self) -> None:
+        """Let the line take small requests by itself while nothing is under way here."""
+        line = self._line
+        if line is not None:
+            line.express = (
+                self._speaks
+                and not (self._kafka or self._pending or self.session.owed)
+                and self._receiver.is_between_frames
+                and self._may_work()
+            )
+
+    def line_is_free(self) -> None:
+        """What the line took is answered: now it is our turn."""
         self._node.want_turn(self)
 
     def _work(self) -> None:
@@ -147,11 +175,14 @@ class Connection(asyncio.BufferedProtocol):
             self._request(body, own, now_us)
         if self._pending or not left:
             self._pause_reading()
+            if self._line is not None and self._line.owed:
+                self._line.wanted = True
 
     def _may_work(self) -> bool:
         return (
             self._transport is not None
             and not (self._ending or self._muted or self._writing_paused)
+            and (self._line is None or not self._line.owed)  # or replies would overtake each other
             and len(self.session.owed) <= OWED_MAX
             and self._owed_bytes <= OWED_BYTES_MAX
             and self.session.unsent_bytes <= UNSENT_BYTES_MAX
@@ -178,7 +209,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         node = self._node
         size_bytes = len(body)
-        if not node.within_rate(self.address, now_us):
+        if self._allowance is not None and not self._allowance.take(now_us):
             self._refuse_rate(body, now_us)
             return
         if own is None and size_bytes > 4096:
@@ -197,7 +228,7 @@ class Connection(asyncio.BufferedProtocol):
             self._answer(call.correlation_id, call.format, now_us, text)
             return
         reply = self.session.expect(call.correlation_id, call.format, now_us, size_bytes)
-        node.inflight_bytes += size_bytes
+        node.ordinary_bytes += size_bytes
         self._owed_bytes += size_bytes
         if own is not None:
             node.lend(own, reply)
@@ -208,7 +239,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _kafka_request(self, body: memoryview, own: bytearray | None, now_us: int) -> None:
         node, size_bytes = self._node, len(body)
-        if not node.within_rate(self.address, now_us):
+        if self._allowance is not None and not self._allowance.take(now_us):
             self._hang_up("it asks too often")
             return
         if own is None:
@@ -225,7 +256,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         form = KafkaForm(call.api_key, call.version)
         reply = self.session.expect(call.correlation_id, form, now_us, size_bytes)
-        node.inflight_bytes += size_bytes
+        node.ordinary_bytes += size_bytes
         self._owed_bytes += size_bytes
         if own is not None:
             node.lend(own, reply)
@@ -276,8 +307,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def send_ready(self) -> None:
         """Send the replies that are ready, in order, and look whether work and reading may go on."""
-        transport = self._transport
+        transport, line = self._transport, self._line
         if transport is None:
+            return
+        if line is not None and line.owed:  # what it took was asked before
+            line.wanted = True
             return
         replies = self.session.take_ready()
         if replies:
@@ -301,6 +335,7 @@ class Connection(asyncio.BufferedProtocol):
             self._work()
             self._node.want_turn(self)
         self.resume_reading()
+        self._offer()
 
     def _pause_reading(self) -> None:
         if not self._reading_paused and self._transport is not None:
@@ -312,6 +347,8 @@ class Connection(asyncio.BufferedProtocol):
         if not self._reading_paused or self._transport is None or self._transport.is_closing():
             return
         if self._pending or not self._may_work():
+            if self._line is not None and self._line.owed:
+                self._line.wanted = True
             return
         self._reading_paused = False
         self._transport.resume_reading()
@@ -333,7 +370,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def idle_since_us(self) -> int | None:
         """When the client was last heard of; None while it is owed a reply that we are still working on."""
-        return None if self.session.owed and not self._writing_paused else self._seen_us
+        if self.owes and not self._writing_paused:
+            return None
+        return self._seen_us if self._line is None else max(self._seen_us, self._line.seen_us)
+
+    @property
+    def owes(self) -> bool:
+        """Whether the client waits for an answer."""
+        return bool(self.session.owed) or (self._line is not None and self._line.owed > 0)
 
     def close(self) -> None:
         if self._transport is not None:

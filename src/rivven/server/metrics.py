@@ -43,9 +43,9 @@ class Histogram:
         self.counts = [0] * (len(self.bounds) + 1)
         self.total = 0.0
 
-    def observe(self, seconds: float) -> None:
-        self.counts[bisect_left(self.bounds, seconds)] += 1
-        self.total += seconds
+    def observe(self, seconds: float, count: int = 1) -> None:
+        self.counts[bisect_left(self.bounds, seconds)] += count
+        self.total += seconds * count
 
     @property
     def count(self) -> int:

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 import resource
+import socket
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, cast
@@ -22,7 +23,10 @@ from rivven.log import Chore, Store, StoreConfig, SyncPolicy
 from rivven.system import SystemClock, SystemDisk, SystemEntropy
 from rivven.wire import responses as tell
 
+from .allowance import Allowances
 from .connection import Connection
+from .front import Front
+from .listener import Listener
 from .metrics import Histogram, scrape
 from .receive import SHARED_BYTES, BufferPool
 
@@ -36,7 +40,6 @@ SWEEP_S = 5.0
 DRAIN_S = 10.0
 CLOSE_S = 1.0
 CHORE_RETRY_S = 0.2
-RATES_MAX = 10_000
 FILES_RESERVED = 256
 """Descriptors for what is neither a connection nor a partition."""
 
@@ -49,7 +52,8 @@ class Node:
         self.latency: dict[str, Histogram] = {}
         self.connections_total = 0
         self.refused_total = 0
-        self.inflight_bytes = 0
+        self.ordinary_bytes = 0
+        """What requests hold that are under way, those that the front took aside."""
         self.ready = False
         self.started_us = 0
         self._clock = SystemClock()
@@ -57,7 +61,7 @@ class Node:
         self._disk = SystemDisk(settings.data_dir)
         self._connections: dict[Connection, None] = {}
         self._by_address: dict[str, int] = {}
-        self._rates: dict[str, list[float]] = {}
+        self.allowances = Allowances(settings.rate_limit_per_ip)
         self._lent: dict[Reply, bytearray] = {}
         self._turn_wanted = False
         self._resting: dict[Connection, None] = {}
@@ -66,7 +70,8 @@ class Node:
         self._tasks: set[asyncio.Task[None]] = set()
         self._chores_wanted = asyncio.Event()
         self._chore_thread = ThreadPoolExecutor(1, thread_name_prefix="rivven-chores")
-        self._server: asyncio.Server | None = None
+        self._listener: Listener | None = None
+        self.front: Front | None = None
         self._connections_max = settings.max_total_connections
         self._failed: asyncio.Future[Any] | None = None
 
@@ -74,8 +79,8 @@ class Node:
 
     async def start(self) -> None:
         """Recover the store and listen."""
-        self._loop = asyncio.get_running_loop()
-        self._failed = self._loop.create_future()
+        self.loop = asyncio.get_running_loop()
+        self._failed = self.loop.create_future()
         settings = self.settings
         files_max = raise_file_limit()
         self._connections_max = min(settings.max_total_connections, files_max // 2)
@@ -84,19 +89,20 @@ class Node:
             partitions_max=min(PARTITIONS_MAX, max(16, files_max // 2 - FILES_RESERVED)),
             topic_defaults={"segment.bytes": str(settings.max_segment_size)},
         )
-        self._server = await self._listen(settings.bind_host, settings.bind_port)
+        self._listener = Listener(self.loop, settings.bind_host, settings.bind_port)
         self.store = Store(self._disk, self._clock, SystemEntropy(), config)
         self.broker = Broker(self.store, self._disk, self._clock, self._broker_config())
         if self.store.fileno() >= 0:
-            self._loop.add_reader(self.store.fileno(), self._on_committed)
+            self.loop.add_reader(self.store.fileno(), self.turn_now)
+        self.front = Front.open(self)
         self._spawn(self._chores_forever())
         self._spawn(self._sweep_forever())
         self._spawn(self._clean_forever())
         self.started_us = self.now_us()
         self.ready = True
-        await self._server.start_serving()
+        self._listener.start(self._serve_socket)
         # Not before: whoever waits for the node would wait for what only Kafka's clients need.
-        self._loop.run_in_executor(self._chore_thread, self.broker.kafka.load)
+        self.loop.run_in_executor(self._chore_thread, self.broker.kafka.load)
 
     def _broker_config(self) -> BrokerConfig:
         settings = self.settings
@@ -132,15 +138,22 @@ class Node:
             },
         )
 
-    async def _listen(self, host: str, port: int) -> asyncio.Server:
-        """Take the port before anything else, and serve nobody yet."""
-        return await self._loop.create_server(lambda: Connection(self), host, port, backlog=1024, start_serving=False)
+    def _serve_socket(self, sock: socket.socket) -> None:
+        if self.front is not None:
+            self.front.serve(sock, Connection(self))
+        else:
+            self._spawn(self._serve_by_loop(sock))
+
+    async def _serve_by_loop(self, sock: socket.socket) -> None:
+        try:
+            await self.loop.connect_accepted_socket(lambda: Connection(self), sock)
+        except OSError:  # it has gone already
+            sock.close()
 
     @property
     def address(self) -> tuple[str, int]:
-        assert self._server is not None
-        name = self._server.sockets[0].getsockname()
-        return name[0], name[1]
+        assert self._listener is not None
+        return self._listener.address
 
     @property
     def connections(self) -> int:
@@ -158,22 +171,24 @@ class Node:
     async def stop(self) -> None:
         """Accept nobody new, answer what is under way, make everything durable, and give the directory up."""
         self.ready = False
-        if self._server is not None:
-            self._server.close()
+        if self._listener is not None:
+            self._listener.close()
         if hasattr(self, "broker"):
             self.broker.end_waiting()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DRAIN_S):
-                while any(connection.session.owed for connection in self._connections):
+                while any(connection.owes for connection in self._connections):
                     self.want_turn()
                     await asyncio.sleep(0.01)
         await self._close_connections()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self.front is not None:
+            self.front.close()
         self._chore_thread.shutdown(wait=True)
         if hasattr(self, "store"):
-            self._loop.remove_reader(self.store.fileno())
+            self.loop.remove_reader(self.store.fileno())
             self.store.close()
         self._disk.close()
 
@@ -189,7 +204,7 @@ class Node:
         await asyncio.sleep(0.01)  # whoever was accepted at the last moment is turned away now
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(work)
+        task = self.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
@@ -213,15 +228,21 @@ class Node:
             self._resting[connection] = None
         if not self._turn_wanted:
             self._turn_wanted = True
-            self._loop.call_soon(self._turn)
+            self.loop.call_soon(self._turn)
 
-    def _on_committed(self) -> None:
+    def turn_now(self, first: Callable[[], None] | None = None) -> None:
+        """Do something that may want a turn, and take it at once."""
         self._turn_wanted = True
+        if first is not None:
+            first()
         self._turn()
 
     def _turn(self) -> None:
         self._turn_wanted = False
+        front = self.front
         try:
+            if front is not None:
+                front.finish()
             touched = self.broker.turn()
         except RivvenError as error:
             self._fail(error)
@@ -232,6 +253,8 @@ class Node:
             self._serve(session)
         for connection in resting:
             connection.send_ready()
+        if front is not None:
+            front.send()
         if self.store.has_chores:
             self._chores_wanted.set()
         self._set_timer()
@@ -244,7 +267,7 @@ class Node:
             session.muted_until_us = 0
             if wait_s > 0:
                 connection.mute()
-                self._loop.call_later(wait_s, connection.unmute)
+                self.loop.call_later(wait_s, connection.unmute)
 
     def _set_timer(self) -> None:
         """See to it that there is a turn when one is due. A timer that rings too early does no harm, so it stays."""
@@ -254,7 +277,7 @@ class Node:
         if self._timer is not None:
             self._timer.cancel()
         wait_s = max(0.0, (due_us - self.now_us()) / 1e6)
-        self._timer, self._timer_us = self._loop.call_later(wait_s, self._ring), due_us
+        self._timer, self._timer_us = self.loop.call_later(wait_s, self._ring), due_us
 
     def _ring(self) -> None:
         self._timer = None
@@ -264,18 +287,15 @@ class Node:
         """These have left: account for them."""
         now_us = self.now_us()
         for reply in replies:
-            self.inflight_bytes -= reply.size_bytes
-            latency = self.latency.get(reply.kind)
-            if latency is None:
-                latency = self.latency[reply.kind] = Histogram(LATENCY_BOUNDS_S)
-            latency.observe((now_us - reply.begun_us) / 1e6)
+            self.ordinary_bytes -= reply.size_bytes
+            self.observe(reply.kind, (now_us - reply.begun_us) / 1e6)
             if self._lent and (buffer := self._lent.pop(reply, None)) is not None:
                 self.buffers.give(buffer)
 
     def dropped(self, replies: Iterable[Reply]) -> None:
         """Nobody is there any more to send these to."""
         for reply in replies:
-            self.inflight_bytes -= reply.size_bytes
+            self.ordinary_bytes -= reply.size_bytes
             self._lent.pop(reply, None)
 
     def lend(self, buffer: bytearray, reply: Reply) -> None:
@@ -296,6 +316,17 @@ class Node:
         if reply in reply.session.owed:  # else the client has gone meanwhile
             reply.fulfil(tell.Metrics("\n".join(wanted) + "\n"))
             cast(Connection, reply.session.connection).send_ready()
+
+    @property
+    def inflight_bytes(self) -> int:
+        """What all requests hold that are under way."""
+        return self.ordinary_bytes + (self.front.inflight_bytes if self.front is not None else 0)
+
+    def observe(self, kind: str, seconds: float, count: int = 1) -> None:
+        latency = self.latency.get(kind)
+        if latency is None:
+            latency = self.latency[kind] = Histogram(LATENCY_BOUNDS_S)
+        latency.observe(seconds, count)
 
     # Who may connect
 
@@ -326,25 +357,8 @@ class Node:
         else:
             del self._by_address[connection.address]
 
-    def within_rate(self, address: str, now_us: int) -> bool:
-        """One request more from this address: whether it is within the limit of requests per second."""
-        rate = self.settings.rate_limit_per_ip
-        if rate == 0:
-            return True
-        bucket = self._rates.get(address)
-        if bucket is None:
-            if len(self._rates) >= RATES_MAX:
-                self._rates.clear()  # all start anew, rather than a table that grows with every address
-            bucket = self._rates[address] = [float(rate), float(now_us)]
-        bucket[0] = min(float(rate), bucket[0] + (now_us - bucket[1]) * rate / 1e6)
-        bucket[1] = float(now_us)
-        if bucket[0] < 1:
-            return False
-        bucket[0] -= 1
-        return True
-
     def close_later(self, connection: Connection, seconds: float) -> None:
-        self._loop.call_later(seconds, connection.close)
+        self.loop.call_later(seconds, connection.close)
 
     # The slow work
 
@@ -364,7 +378,7 @@ class Node:
             chore = following.pop()
             error: OSError | SyncFailed | None = None
             try:
-                await self._loop.run_in_executor(self._chore_thread, chore.run)
+                await self.loop.run_in_executor(self._chore_thread, chore.run)
             except (OSError, SyncFailed) as failed:
                 error = failed
             following += self.store.finish(chore, error)
@@ -385,10 +399,10 @@ class Node:
     async def _clean_forever(self) -> None:
         """Apply retention and compaction now and then, and forget producers that are silent for long."""
         expiry_s = self.settings.producer_id_expiration_ms / 1000
-        expiry_due_s = self._loop.time() + expiry_s
+        expiry_due_s = self.loop.time() + expiry_s
         while True:
             await asyncio.sleep(min(self.settings.clean_interval_secs, expiry_s))
-            if self._loop.time() >= expiry_due_s:
+            if self.loop.time() >= expiry_due_s:
                 expiry_due_s += expiry_s
                 self.store.expire_producers()
             try:

@@ -89,6 +89,10 @@ class Receiver:
         self._reserved = length_bytes
         return True
 
+    @property
+    def is_between_frames(self) -> bool:
+        return self._frame is None and not self.full and self.oversized is None
+
     def release(self) -> None:
         """The frame that had begun is whole, or will never be."""
         self._pool.receiving_bytes -= self._reserved
