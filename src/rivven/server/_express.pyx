@@ -26,7 +26,7 @@ cdef enum:
     PUBLISHED = 3
     OVERHEAD_BYTES = 40  # as `broker.publish` counts a record
     BATCH_HEADER_BYTES = 61
-    OWED_MAX = 1000
+    FRAME_BYTES_MAX = 4000
 
 
 cdef inline uint32_t load32(const uint8_t *at) noexcept nogil:
@@ -178,7 +178,7 @@ cdef class Express(Taker):
         cdef Target target
         if not self.begun:
             self.stamp_ms = self.now_ms()
-        while length - taken >= LENGTH_BYTES + HEAD_BYTES + 1 and line.owed < OWED_MAX:
+        while length - taken >= LENGTH_BYTES + HEAD_BYTES + 1:
             frame_bytes = load32(data + taken)
             if frame_bytes > self.frame_bytes_max or frame_bytes > length - taken - LENGTH_BYTES:
                 break
@@ -219,6 +219,17 @@ cdef class Express(Taker):
             self.inflight_bytes += frame_bytes
             taken += LENGTH_BYTES + frame_bytes
         return taken
+
+    cdef bint begins(self, const uint8_t *data, Py_ssize_t length) noexcept:
+        cdef uint32_t frame_bytes
+        if length < LENGTH_BYTES:
+            return True
+        frame_bytes = load32(data)
+        if frame_bytes > FRAME_BYTES_MAX or frame_bytes <= length - LENGTH_BYTES:
+            return False  # too long to wait for it here, or whole and still not taken
+        if length > LENGTH_BYTES and data[LENGTH_BYTES] != POSTCARD:
+            return False
+        return length <= LENGTH_BYTES + HEAD_BYTES or data[LENGTH_BYTES + HEAD_BYTES] == PUBLISH
 
     cdef Target target(self, const uint8_t *topic, uint32_t topic_bytes, uint32_t partition):
         """Where plain records of this partition go; None if it takes none."""

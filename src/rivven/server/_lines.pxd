@@ -10,6 +10,7 @@ cdef struct Slot:
 
 cdef class Taker:
     cdef Py_ssize_t take(self, Line line, const uint8_t *data, Py_ssize_t length) except -1
+    cdef bint begins(self, const uint8_t *data, Py_ssize_t length) noexcept
 
 
 cdef class Allowance:
@@ -29,6 +30,7 @@ cdef class Lines:
     cdef Py_ssize_t shared_bytes
     cdef public Taker taker
     cdef readonly int64_t turn_us
+    cdef readonly int64_t receives, sends
 
     cdef int watch(self, Line line, uint32_t events) except -1
     cdef int broken(self, Line line, error) except -1
@@ -40,10 +42,12 @@ cdef class Line:
     cdef int fd
     cdef uint32_t watched
     cdef bint reading, closing, writing_paused
-    cdef bint unsent
+    cdef bint unsent, held
     cdef Slot *slots
     cdef uint64_t slots_room, first
     cdef dict long_replies
+    cdef uint8_t *rest
+    cdef Py_ssize_t rest_bytes
     cdef uint8_t *out
     cdef Py_ssize_t out_bytes, out_room
     cdef Py_ssize_t backlog_bytes, begun_bytes, backlog_bytes_max
@@ -54,6 +58,10 @@ cdef class Line:
     cdef readonly int64_t seen_us
 
     cdef int readable(self) except -1
+    cdef int receive_express(self) except -1
+    cdef int keep(self, const uint8_t *data, Py_ssize_t length) except -1
+    cdef int hand_on(self) except -1
+    cdef int ended(self, ssize_t count, int code) except -1
     cdef int writable(self) except -1
     cdef uint64_t expect(self) except? 0xFFFFFFFFFFFFFFFF
     cdef int widen(self) except -1

@@ -65,7 +65,10 @@ cdef enum:
     LONG = 255
     READY_MAX = 128
     PIECES_MAX = 64
-    TAKEN_BYTES_MAX = 65536
+    OWED_MAX = 1000
+    SLOTS_KEPT_MAX = 64
+    TAKEN_BYTES_MAX = 32768
+    REST_BYTES_MAX = 4096
 
 
 cdef inline int64_t monotonic_us() noexcept nogil:
@@ -90,6 +93,10 @@ cdef class Taker:
         """How many bytes it took, from the begin; whole requests only."""
         return 0
 
+    cdef bint begins(self, const uint8_t *data, Py_ssize_t length) noexcept:
+        """Whether these bytes, which it did not take, may be the begin of what it would take whole."""
+        return False
+
 
 cdef class Allowance:
     """The native twin of `allowance.py`; the words are there."""
@@ -112,7 +119,10 @@ cdef class Allowance:
 
 
 cdef class Lines:
-    """Every line of a node, as one descriptor that is readable when one of them has something."""
+    """Every line of a node, as one descriptor that is readable when one of them has something.
+
+    `receives` and `sends` count system calls, for whoever wants to know what a request costs.
+    """
 
     def __cinit__(self):
         self.epoll = -1
@@ -210,6 +220,10 @@ cdef class Lines:
             line.unsent = False
             try:
                 line.send_out()
+                if line.held and line.owed < OWED_MAX:
+                    line.held = False
+                    if line.reading:
+                        self.watch(line, line.watched | EPOLLIN)
                 if line.wanted and line.owed == 0 and line.fd >= 0:
                     line.wanted = False
                     line.protocol.line_is_free()
@@ -238,6 +252,7 @@ cdef class Line:
     def __dealloc__(self):
         PyMem_Free(self.out)
         PyMem_Free(self.slots)
+        PyMem_Free(self.rest)
 
     # In
 
@@ -245,29 +260,78 @@ cdef class Line:
         cdef Py_buffer view
         cdef ssize_t count
         cdef int code
-        cdef Py_ssize_t taken
-        cdef Lines lines = self.lines
         if self.express:
-            count = recv(self.fd, lines.shared_at, min(TAKEN_BYTES_MAX, lines.shared_bytes), MSG_DONTWAIT)
-            code = errno
-            if count > 0:
-                self.seen_us = lines.turn_us
-                taken = lines.taker.take(self, lines.shared_at, count)
-                if taken == count:
-                    return 0
-                if taken:
-                    memmove(lines.shared_at, lines.shared_at + taken, count - taken)
-                self.protocol.buffer_updated(count - taken)
-                return 0
-        else:
+            if self.owed >= OWED_MAX:  # it asks faster than it can be answered: let it wait in its socket
+                self.held = True
+                return self.lines.watch(self, self.watched & ~<uint32_t>EPOLLIN)
+            return self.receive_express()
+        if self.rest_bytes:
+            self.hand_on()
+        room = self.protocol.get_buffer(-1)
+        PyObject_GetBuffer(room, &view, PyBUF_SIMPLE | PyBUF_WRITABLE)
+        count = recv(self.fd, view.buf, view.len, MSG_DONTWAIT)
+        code = errno
+        self.lines.receives += 1
+        PyBuffer_Release(&view)
+        if count > 0:
+            self.protocol.buffer_updated(count)
+            return 0
+        return self.ended(count, code)
+
+    cdef int receive_express(self) except -1:
+        """Let the taker have what comes, and the protocol what it leaves; but for the begin of a request that will be
+        the taker's, which waits for its end."""
+        cdef Lines lines = self.lines
+        cdef uint8_t *at = lines.shared_at
+        cdef Py_ssize_t left = self.rest_bytes, taken
+        cdef ssize_t count
+        cdef int code
+        if left:
+            memcpy(at, self.rest, left)
+        count = recv(self.fd, at + left, min(TAKEN_BYTES_MAX, lines.shared_bytes) - left, MSG_DONTWAIT)
+        code = errno
+        lines.receives += 1
+        if count <= 0:
+            return self.ended(count, code)
+        self.rest_bytes = 0
+        left += count
+        taken = lines.taker.take(self, at, left)
+        if taken:
+            self.seen_us = lines.turn_us  # what trickles in does not count as a sign of life
+            left -= taken
+            memmove(at, at + taken, left)
+        if left:
+            if left <= REST_BYTES_MAX and lines.taker.begins(at, left):
+                return self.keep(at, left)
+            self.protocol.buffer_updated(left)
+        return 0
+
+    cdef int keep(self, const uint8_t *data, Py_ssize_t length) except -1:
+        cdef void *rest = PyMem_Realloc(self.rest, length)
+        if rest == NULL:
+            raise MemoryError
+        self.rest, self.rest_bytes = <uint8_t *>rest, length
+        memcpy(self.rest, data, length)
+        return 0
+
+    cdef int hand_on(self) except -1:
+        """The express is closed: what was kept for it is the protocol's."""
+        cdef Py_buffer view
+        cdef Py_ssize_t done = 0, count
+        cdef Py_ssize_t length = self.rest_bytes
+        self.rest_bytes = 0
+        while done < length and self.fd >= 0:
             room = self.protocol.get_buffer(-1)
             PyObject_GetBuffer(room, &view, PyBUF_SIMPLE | PyBUF_WRITABLE)
-            count = recv(self.fd, view.buf, view.len, MSG_DONTWAIT)
-            code = errno
+            count = min(view.len, length - done)
+            memcpy(view.buf, self.rest + done, count)
             PyBuffer_Release(&view)
-            if count > 0:
-                self.protocol.buffer_updated(count)
-                return 0
+            done += count
+            self.protocol.buffer_updated(count)
+        return 0
+
+    cdef int ended(self, ssize_t count, int code) except -1:
+        """Nothing was received: the other side is done, or something is wrong, or it was a false alarm."""
         if count == 0:
             if not self.protocol.eof_received():
                 self.close()
@@ -346,6 +410,9 @@ cdef class Line:
                 self.out_bytes += slot.length
             self.first += 1
             self.owed -= 1
+        if not self.owed and self.slots_room > SLOTS_KEPT_MAX:
+            PyMem_Free(self.slots)
+            self.slots, self.slots_room = NULL, 0
         return 0
 
     cdef int reserve(self, Py_ssize_t length) except -1:
@@ -373,10 +440,11 @@ cdef class Line:
             return 0
         if not self.backlog_bytes:
             count = send(self.fd, self.out, length, MSG_NOSIGNAL | MSG_DONTWAIT)
+            code = errno
+            self.lines.sends += 1
             if count == length:
                 return 0
             if count < 0:
-                code = errno
                 if not passes(code):
                     return self.lose(failure(code))
                 count = 0
@@ -427,6 +495,7 @@ cdef class Line:
                 message.msg_iov, message.msg_iovlen = vector, <size_t>used
                 count = sendmsg(self.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT)
                 code = errno
+                self.lines.sends += 1
             finally:
                 for index in range(used):
                     PyBuffer_Release(&views[index])

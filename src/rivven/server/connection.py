@@ -156,7 +156,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._speaks
                 and not (self._kafka or self._pending or self.session.owed)
                 and self._receiver.is_between_frames
-                and self._may_work()
+                and self._is_open()
             )
 
     def line_is_free(self) -> None:
@@ -179,10 +179,15 @@ class Connection(asyncio.BufferedProtocol):
                 self._line.wanted = True
 
     def _may_work(self) -> bool:
+        if self._line is not None and self._line.owed:
+            return False  # or replies would overtake each other
+        return self._is_open()
+
+    def _is_open(self) -> bool:
+        """Whether this client may ask for more."""
         return (
             self._transport is not None
             and not (self._ending or self._muted or self._writing_paused)
-            and (self._line is None or not self._line.owed)  # or replies would overtake each other
             and len(self.session.owed) <= OWED_MAX
             and self._owed_bytes <= OWED_BYTES_MAX
             and self.session.unsent_bytes <= UNSENT_BYTES_MAX

@@ -86,6 +86,11 @@ class Front:
         self._lines.send()
 
     @property
+    def system_calls(self) -> tuple[int, int]:
+        """How often something was received and sent, since the start."""
+        return self._lines.receives, self._lines.sends
+
+    @property
     def inflight_bytes(self) -> int:
         return self._express.inflight_bytes
 
