@@ -120,7 +120,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         del exc
-        self._transport = None
+        self._transport = self._line = None  # and with it goes the circle of the two
         self._receiver.release()
         self._node.dropped(self.session.owed)
         self.session.owed.clear()
