@@ -14,13 +14,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 from . import registry
-from .document import Mistake, Node, parse
+from .document import BYTES_MAX, Mistake, Node, parse
 from .sdk import ArrowSource, Connector, Kind, Sink, Source, Transform
 from .settings import Settings, join, read_settings, setting
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|milliseconds?|s|seconds?|m|min|minutes?|h|hours?)?", re.IGNORECASE)
+SERVER_PORT = re.compile(r"(?:^[^:]*|\]):[^:\]]*$")
+HOST = re.compile(r"[\w.-]+")
+SERVER_IPV6 = re.compile(r"\[[0-9A-Fa-f:.]+\]|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*")
+DAY_MS = 86_400_000
 UNITS_MS = {"m": 60_000, "h": 3_600_000, "s": 1000}
 
 ENVELOPE_DOC = "How records stand in a topic: `event` with type, stream and time around `data`, `plain` as they are."
@@ -33,17 +37,36 @@ def duration_ms(text: str) -> int | None:
         return None
     unit = (found[2] or "s").lower()
     factor = 1 if unit.startswith(("ms", "milli")) else UNITS_MS[unit[0]]
-    return round(float(found[1]) * factor)
+    return round(min(float(found[1]) * factor, 2.0**53))
 
 
 def _duration(text: str) -> str | None:
-    return None if duration_ms(text) is not None else f"{text!r} is no duration; write it like 500ms, 10s or 1m"
+    found = duration_ms(text)
+    if found is None:
+        return f"{_cut(text)!r} is no duration; write it like 500ms, 10s or 1m"
+    return "must be at most a day" if found > DAY_MS else None
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _servers(texts: Iterable[str]) -> str | None:
+    return next(filter(None, map(_server, texts)), None)
+
+
+def _server(text: str) -> str | None:
+    host, _, port = text.rpartition(":") if SERVER_PORT.search(text) else (text, "", "9092")
+    plain = host and not host.startswith("[") and HOST.fullmatch(host)
+    if (plain or SERVER_IPV6.fullmatch(host)) and port.isdecimal() and 0 < int(port[:6]) < 65_536:
+        return None
+    return f"{_cut(text)!r} is no address of a broker; write it as host:port"
 
 
 def _topic(text: str) -> str | None:
     if TOPIC.fullmatch(text) and text not in (".", ".."):
         return None
-    return f"{text!r} is no name of a topic; use up to 249 letters, digits, dots, dashes and underscores"
+    return f"{_cut(text)!r} is no name of a topic; use up to 249 letters, digits, dots, dashes and underscores"
 
 
 def _topics(texts: Iterable[str]) -> str | None:
@@ -77,6 +100,7 @@ class Broker(Settings):
         "Brokers as host:port; the first that answers is asked, the others take over.",
         least=1,
         example=["localhost:9092"],
+        check=_servers,
     )
     metadata_refresh_ms: int = setting(
         "How often the cluster is asked about itself.",
@@ -84,8 +108,8 @@ class Broker(Settings):
         least=1,
         ignored="the client asks again whenever a leader has moved",
     )
-    connection_timeout_ms: int = setting("How long a connection may take.", default=10_000, least=1)
-    request_timeout_ms: int = setting("How long an answer may take.", default=30_000, least=1)
+    connection_timeout_ms: int = setting("How long a connection may take.", default=10_000, least=1, most=86_400_000)
+    request_timeout_ms: int = setting("How long an answer may take.", default=30_000, least=1, most=86_400_000)
     tls: Tls = setting("TLS to the broker.", factory=Tls)
 
 
@@ -130,7 +154,7 @@ class Step(Settings):
 
 
 class SourceRate(Settings):
-    events_per_second: int = setting("Records per second; 0 for no limit.", default=0, least=0)
+    events_per_second: int = setting("Records per second; 0 for no limit.", default=0, least=0, most=1_000_000_000)
     max_in_flight: int = setting(
         "Records under way.", default=0, least=0, ignored="Spark reads one micro-batch after another"
     )
@@ -140,7 +164,7 @@ class SourceRate(Settings):
 
 
 class SinkRate(Settings):
-    events_per_second: int = setting("Records per second; 0 for no limit.", default=0, least=0)
+    events_per_second: int = setting("Records per second; 0 for no limit.", default=0, least=0, most=1_000_000_000)
     burst_capacity: int | None = setting(
         "Records that may come at once.", default=None, least=0, ignored="a micro-batch has what its trigger allows"
     )
@@ -203,13 +227,18 @@ class _Entry(Settings):
     trigger: str = setting(
         "How often a micro-batch begins: 0s as soon as the one before is done.", default="500ms", check=_duration
     )
-    batch_rows: int = setting("The most records of one micro-batch.", default=1_000_000, least=1)
+    batch_rows: int = setting("The most records of one micro-batch.", default=1_000_000, least=1, most=1_000_000_000)
     transforms: list[Step] = setting("What happens to each record on its way, in this order.", factory=list)
     schema_registry_url: str | None = setting(
-        "A schema registry.", default=None, ignored="records are written and read as JSON"
+        "A schema registry.",
+        default=None,
+        ignored="the schema registry comes with a later version; until then records are written and read as JSON, "
+        "and no schema is registered or checked",
     )
     dead_letter_topic: str | None = setting(
-        "Where records go that cannot be read; without it they stop the pipeline.", default=None, check=_topic
+        "Where records go that cannot be read or that the sink refuses; without it they stop the pipeline.",
+        default=None,
+        check=_topic,
     )
 
 
@@ -291,7 +320,7 @@ class PipelineEntry(Settings):
     sink: PipelineSink = setting("Where they go.")
     enabled: bool = setting("Whether it runs.", default=True)
     trigger: str = setting("How often a micro-batch begins.", default="500ms", check=_duration)
-    batch_rows: int = setting("The most records of one micro-batch.", default=1_000_000, least=1)
+    batch_rows: int = setting("The most records of one micro-batch.", default=1_000_000, least=1, most=1_000_000_000)
 
 
 # How all of it runs
@@ -309,9 +338,11 @@ class Retry(Settings):
     """A query that fails starts again from its checkpoint, after a pause that grows."""
 
     max_retries: int = setting("Failures in a row after which a query is given up.", default=10, least=0)
-    initial_backoff_ms: int = setting("The first pause.", default=100, least=1)
-    max_backoff_ms: int = setting("The longest pause.", default=30_000, least=1)
-    backoff_multiplier: float = setting("How much longer each pause is than the one before.", default=2.0, least=1.0)
+    initial_backoff_ms: int = setting("The first pause.", default=100, least=1, most=86_400_000)
+    max_backoff_ms: int = setting("The longest pause.", default=30_000, least=1, most=86_400_000)
+    backoff_multiplier: float = setting(
+        "How much longer each pause is than the one before.", default=2.0, least=1.0, most=100.0
+    )
 
     def backoff_ms(self, failures: int) -> int:
         """The pause after so many failures in a row."""
@@ -442,10 +473,14 @@ class Loaded:
 
 def load(path: str | Path, environment: Mapping[str, str]) -> Loaded:
     """Read and check a file."""
+    with open(path, "rb") as file:
+        data = file.read(BYTES_MAX + 1)  # and no more, whatever it is
+    if len(data) > BYTES_MAX:
+        return Loaded(str(path), None, [Mistake("", f"the file has more than {BYTES_MAX:,} bytes")])
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = data.decode()
     except UnicodeDecodeError as error:
-        return Loaded(str(path), None, [Mistake("", f"this is no UTF-8 text: {error}")])
+        return Loaded(str(path), None, [Mistake("", f"this is no UTF-8 text: byte {error.start:,} cannot be one")])
     return loads(text, environment, str(path))
 
 

@@ -15,6 +15,8 @@ import yaml
 
 NODES_MAX = 100_000
 """Aliases may repeat a node; this ends the document that is made of nothing else."""
+DEPTH_MAX = 64
+"""Looked at before anything is built, which is recursion in C: a document that is too deep would end the process."""
 BYTES_MAX = 4 << 20
 
 
@@ -75,16 +77,21 @@ def parse(text: str, environment: Mapping[str, str]) -> tuple[Node | None, list[
         return None, [Mistake("", f"the file has {len(text):,} characters, and may have {BYTES_MAX:,}")]
     reading = _Reading(environment)
     try:
-        root = yaml.compose(reading.hide(text), Loader=_Loader)
+        hidden = reading.hide(text)
+        _look_at_depth(hidden)
+        root = yaml.compose(hidden, Loader=_Loader)
         node = reading.node(root, "") if root is not None else Node({}, Mark(1, 1))
     except yaml.MarkedYAMLError as error:
         at = error.problem_mark or error.context_mark
         words = ", ".join(filter(None, (error.context, error.problem)))
         return None, [Mistake("", f"this is no YAML: {reading.show(words)}", _mark(at) if at else None)]
     except yaml.YAMLError as error:
-        return None, [Mistake("", f"this is no YAML: {error}")]
-    except RecursionError:
-        return None, [Mistake("", "the document is nested too deeply")]
+        return None, [Mistake("", f"this is no YAML: {' '.join(reading.show(str(error)).split())}")]
+    except (_TooDeep, RecursionError):  # an alias inside of what it stands for goes down for ever
+        text = (
+            f"the document is nested too deeply: {DEPTH_MAX} levels are possible, and no alias inside its own anchor"
+        )
+        return None, [Mistake("", text)]
     except _TooLarge:
         return None, [Mistake("", f"the document has more than {NODES_MAX:,} values, aliases included")]
     return node, reading.mistakes
@@ -99,6 +106,22 @@ HIDDEN = re.compile("[\ue000-\uefff]\uf000*")
 
 class _TooLarge(Exception):
     pass
+
+
+class _TooDeep(Exception):
+    pass
+
+
+def _look_at_depth(text: str) -> None:
+    """Count the levels as the parser goes by; it keeps its own stack, and does not recurse."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > DEPTH_MAX:
+                raise _TooDeep
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
 
 
 class _Reading:
@@ -190,16 +213,21 @@ class _Reading:
     def _scalar(self, node: yaml.Node, path: str, mark: Mark) -> Node:
         written: str = node.value
         text = self.expand(written, path, mark)
-        tag = node.tag
+        tag, told = node.tag, not self._is_plain(node)
         if text != written and not getattr(node, "style", None):  # unquoted: None or empty, by parser
             tag = self._plain.resolve(yaml.ScalarNode, text, (True, False))
         try:
             value = self._plain.construct_object(yaml.ScalarNode(tag, text))
-        except (yaml.YAMLError, ValueError) as error:
-            problem = getattr(error, "problem", None) or str(error)
-            self.mistakes.append(Mistake(path, f"{text!r} cannot be read: {problem}", mark))
+        except (yaml.YAMLError, ValueError):
+            # What only looks like a date or a number is a text. It is not shown: it may be a secret.
+            if told:
+                self.mistakes.append(Mistake(path, f"this value is no {tag.rpartition(':')[2]}", mark))
             value = text
         return Node(value, mark, text)
+
+    def _is_plain(self, node: yaml.Node) -> bool:
+        """Whether the type of a scalar was guessed by its looks, and not told by a tag like `!!int`."""
+        return bool(node.tag == self._plain.resolve(yaml.ScalarNode, node.value, (True, False)))
 
 
 def _mark(mark: Any) -> Mark:

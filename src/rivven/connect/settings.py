@@ -238,6 +238,8 @@ def read_settings(cls: type[S], node: Node, path: str, mistakes: list[Mistake]) 
 
 def _read_field(field: Field, node: Node, path: str, mistakes: list[Mistake]) -> Any:
     before = len(mistakes)
+    if node.value is None and not field.required and get_origin(field.type) in (dict, list):
+        return field.default  # a list or mapping of which every entry is commented out
     value = read_value(field.type, node, path, mistakes)
     if len(mistakes) > before or value is None:
         return value
@@ -287,6 +289,8 @@ def read_value(kind: Any, node: Node, path: str, mistakes: list[Mistake]) -> Any
         shown = "something else" if _holds(kind, Secret) else _shown(node)
         mistakes.append(Mistake(path, f"must be {describe(kind)}, not {shown}", node.mark))
         return None
+    if isinstance(value, str) and "\x00" in value:
+        mistakes.append(Mistake(path, "must not have a zero character in it", node.mark))
     return value
 
 
@@ -356,6 +360,7 @@ def _read_union(parts: tuple[Any, ...], node: Node, path: str, mistakes: list[Mi
 def unknown(what: str, name: str, valid: Iterable[str]) -> str:
     """That a name is none of those there are, and the nearest that is."""
     names = sorted(valid)
+    name = name if len(name) <= 60 else f"{name[:57]}..."
     by_fold = {_folded(each): each for each in names}
     near = difflib.get_close_matches(_folded(name), list(by_fold), n=1, cutoff=0.6)
     if near:

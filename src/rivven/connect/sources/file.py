@@ -140,8 +140,8 @@ class FileSource(Source[FileSourceSettings]):
             text = launch.recall("schema", lambda: self._infer(spark, reader_format, options))
         schema = schema_from(text)
         if form != "parquet":
-            options["mode"] = "PERMISSIVE" if launch.dead_letters else "FAILFAST"
-            if launch.dead_letters:
+            options["mode"] = "PERMISSIVE" if launch.dead_letter_topic is not None else "FAILFAST"
+            if launch.dead_letter_topic is not None:
                 schema = StructType([*schema.fields]).add("__corrupt", "string")
                 options["columnNameOfCorruptRecord"] = "__corrupt"
         options["maxFilesPerTrigger"] = str(self.settings.max_files_per_trigger)
@@ -173,8 +173,11 @@ def _files(path: str, recursive: bool) -> list[str]:
         return []
     where = Path(path)
     found: Iterable[Path] = [where]
-    if where.is_dir():
-        found = where.rglob("*") if recursive else where.iterdir()
-    elif not where.exists():
-        found = map(Path, glob.glob(path))
-    return sorted(str(each) for each in found if each.is_file() and each.name[0] not in "_.")
+    try:
+        if where.is_dir():
+            found = where.rglob("*") if recursive else where.iterdir()
+        elif not where.exists():
+            found = map(Path, glob.glob(path))
+        return sorted(str(each) for each in found if each.is_file() and each.name[0] not in "_.")
+    except OSError:  # no name of a file, or a directory that may not be looked into
+        return []
