@@ -19,8 +19,10 @@ sys.path.append(str(Path(__file__).parents[1] / "spark"))  # `from tables import
 pytest.register_assert_rewrite("rivven.connect.kit")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Those that share the session run in one worker."""
+    """Those that share the session run in one worker. First of all hooks: xdist's own looks for the mark and no more
+    after that, and a mark that comes later costs a second session in the other worker."""
     here = Path(__file__).parent
     for item in items:
         if here in item.path.parents and {"spark", "servers"} & set(getattr(item, "fixturenames", ())):

@@ -38,9 +38,9 @@ def run_once(spark: SparkSession, home: Path, text: str) -> dict[str, Work]:
         state.close()
 
 
-def forget_commit(home: Path, name: str) -> None:
+def forget_commit(home: Path, name: str, kind: str = "pipelines") -> None:
     """Leave a pipeline's state as a crash does between the sink's commit and Spark's: the last batch comes again."""
-    commits = home / "state" / "checkpoints" / "pipelines" / name / "commits"
+    commits = home / "state" / "checkpoints" / kind / name / "commits"
     last = max(int(file.name) for file in commits.iterdir() if file.name.isdecimal())
     (commits / str(last)).unlink()
     (commits / f".{last}.crc").unlink(missing_ok=True)

@@ -21,7 +21,7 @@ BAD = ["{", "5", "[1]", "", '{"id": "x"}']
 class Launch:
     """A run of no name that keeps what it is told in memory."""
 
-    dead_letters: bool = False
+    dead_letter_topic: str | None = None
     name: str = "test"
     once: bool = True
     rows_per_second: float = 0
@@ -63,7 +63,7 @@ def test_a_record_that_is_not_so_ends_the_query_and_is_named(spark: SparkSession
 
 
 def test_with_a_place_for_letters_it_is_kept_as_it_came(spark: SparkSession) -> None:
-    found = rows(spark, [*GOOD[:1], *BAD], Launch(dead_letters=True), "id BIGINT, name STRING")
+    found = rows(spark, [*GOOD[:1], *BAD], Launch(dead_letter_topic="dead"), "id BIGINT, name STRING")
     assert [row["__corrupt"] for row in found] == [None, *BAD]
 
 

@@ -29,7 +29,7 @@ from pyspark.sql import SparkSession
 
 from rivven.connect.caller import Breaker, Caller, Pace, Refused, TooLong, Tries, Unanswered, retry_after_s
 from rivven.connect.kit import SinkKit, SourceKit, rows_of
-from rivven.connect.sdk import BadSettings, Batch, Task
+from rivven.connect.sdk import BadSettings, Batch, RowRefused, Task
 from rivven.connect.sinks.webhook import HttpWebhook, Rejected
 from rivven.connect.sources.poll import BadAnswer, HttpPoll, next_link
 
@@ -60,6 +60,8 @@ class Server:
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.asked: list[Asked] = []
+        self.taken: list[Asked] = []
+        """Of these, what was answered with success."""
         self.troubles: list[str | Reply] = []
         self.answer: Callable[[Asked], Reply] = lambda _: (200, {}, b"{}")
         self.most_at_once = self._now = 0
@@ -105,7 +107,10 @@ class Server:
             if isinstance(trouble, str):
                 self._make(trouble, handler)
             else:
-                self._send(handler, trouble or self.answer(asked))
+                reply = trouble or self.answer(asked)
+                if reply[0] < 300:
+                    self.taken.append(asked)
+                self._send(handler, reply)
         finally:
             with self._lock:
                 self._now -= 1
@@ -567,7 +572,15 @@ class TestWebhook(SinkKit):
         return {"url": self.server.url, "batch_size": 3}
 
     def written(self, home: Path) -> list[dict[str, Any]]:  # noqa: ARG002
-        return [row for asked in self.server.asked if asked.method == "POST" for row in asked.json()]
+        return [row for asked in self.server.taken if asked.method == "POST" for row in asked.json()]
+
+    def hopeless(self) -> pa.RecordBatch:
+        def picky(asked: Asked) -> Reply:
+            bad = any(row["name"] == "hopeless" for row in asked.json())
+            return (422, {}, b"not that one") if bad else (200, {}, b"")
+
+        self.server.answer = picky
+        return pa.RecordBatch.from_pydict({"id": [90, 91, 92], "name": ["hopeless"] * 3})
 
 
 def test_a_record_is_an_object_with_what_is_known_of_it(server):
@@ -666,13 +679,52 @@ def test_a_refused_record_stops_the_pipeline_or_is_left_out(server, caplog):
         return (422, {}, b"no sevens") if asked.json()["id"] == 7 else (200, {}, b"")
 
     server.answer = picky
+    about = {"__topic": pa.array(["orders"] * 10), "__partition": pa.array([2] * 10), "__offset": pa.array(range(10))}
     with pytest.raises(
-        Rejected, match=r"refused with status 422: no sevens; the request .*-3-1-7 has 1 records from 7"
+        RowRefused, match=r"at offset 7 of partition 2 of topic orders cannot be written: POST .* 422"
     ):
-        send(hook(server, max_concurrency=1), table(10))
+        send(hook(server, max_concurrency=1), table(10, **about))
     assert len(server.asked) == 8, "no retry, and nothing after it"
     assert send(hook(server, on_rejected="drop"), table(10)) == 9
-    assert "left out 1 records" in caplog.text
+    assert "left out the record of request" in caplog.text
+
+
+def test_of_a_refused_request_the_records_are_found_that_are_to_blame(server):
+    def picky(asked: Asked) -> Reply:
+        bad = [row["id"] for row in asked.json() if row["id"] % 10 == 3]
+        return (400, {}, f"what is {bad}?".encode()) if bad else (200, {}, b"")
+
+    server.answer = picky
+    refused: list[tuple[int, str]] = []
+    task = Task(Batch(QUERY, 3), 1, "a", lambda rows, why: refused.append((rows.to_pylist()[0]["id"], why)))
+    parts = [table(40).slice(0, 13), table(40).slice(13, 27)]
+    assert hook(server, batch_size=16).write(iter(parts), task) == 36
+    assert sorted(number for number, _ in refused) == [3, 13, 23, 33]
+    assert all(f"status 400: what is [{number}]?" in why for number, why in refused)
+    assert sorted(row["id"] for asked in server.taken for row in asked.json()) == [
+        number for number in range(40) if number % 10 != 3
+    ]
+    keys = [asked.headers["idempotency-key"] for asked in server.asked]
+    assert len(set(keys)) == len(keys), "what was refused is not sent again under the same key"
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 405, 301])
+def test_an_answer_about_us_stops_everything_and_blames_no_record(server, status):
+    server.answer = lambda _: (status, {}, b"go away")
+    task = Task(Batch(QUERY, 3), 1, "a", lambda rows, why: pytest.fail(f"{why}: {rows}"))
+    for policy in ("fail", "drop"):
+        with pytest.raises(Rejected, match=rf"refused with status {status}.*look at url, method"):
+            hook(server, on_rejected=policy).write(iter([table(3)]), task)
+
+
+def test_what_json_cannot_have_is_refused_before_anybody_is_asked(server):
+    names = pa.array([b"fine", b"\xff", b"fine"], pa.binary()).view(pa.string())
+    refused: list[str] = []
+    task = Task(Batch(QUERY, 3), 1, "a", lambda _, why: refused.append(why))
+    assert hook(server).write(iter([table(3, name=names)]), task) == 2
+    assert [asked.json()["id"] for asked in server.taken] == [0, 2]
+    assert len(refused) == 1
+    assert refused[0].startswith("JSON cannot have it: 'utf-8' codec")
 
 
 def test_when_one_request_is_refused_those_that_wait_give_up_as_well(server):
@@ -683,7 +735,7 @@ def test_when_one_request_is_refused_those_that_wait_give_up_as_well(server):
 
     server.answer = picky
     began = time.monotonic()
-    with pytest.raises(Rejected):
+    with pytest.raises(RowRefused):
         send(hook(server, max_concurrency=4), table(4))
     assert time.monotonic() - began < 30
 

@@ -323,10 +323,15 @@ class TestKafkaSink(SinkKit):
         if not (home / "made").exists():
             self.cluster.topic(2, home.name)
             (home / "made").touch()
-        return {"brokers": self.cluster.servers, "topic": home.name, "key_field": "id", **self.more}
+        named = {"brokers": self.cluster.servers, "topic": home.name, "key_field": "id"}
+        return {**named, "max_message_bytes": 4096, **self.more}
 
     def written(self, home: Path) -> list[dict[str, Any]]:
         return self.cluster.values(home.name)
+
+    def hopeless(self) -> pa.RecordBatch:
+        names = pa.array([b"x" * 5000, b"\xff"], pa.binary()).view(pa.string())
+        return table([90, 91], name=names)
 
 
 class TestKafkaSinkExactlyOnce(TestKafkaSink):
@@ -382,6 +387,21 @@ def test_single_columns_can_be_key_and_value(cluster):
     assert [(row["key"], row["value"]) for row in cluster.rows(topic)] == [(b"1", b"\x00raw"), (b"2", None)]
     with pytest.raises(ValueError, match="key_field: there is no column 'id'; there is body"):
         sink.prepare(pa.schema([("body", pa.binary())]))
+
+
+def test_a_record_that_cannot_be_sent_is_refused_with_its_reason(cluster):
+    topic = cluster.topic()
+    targets = pa.array([None, "no such name!", topic])
+    texts = pa.array(["x" * 3000, "a", "b"])
+    refused: list[tuple[int, str]] = []
+    task = Task(Batch(QUERY, 0), 0, "a", lambda rows, why: refused.append((rows.to_pylist()[0]["id"], why)))
+    sink = sink_of(cluster, topic=topic, topic_field="target", max_message_bytes=2000)
+    assert sink.write(iter([table([1, 2, 3], target=targets, text=texts)]), task) == 1
+    assert ids(cluster, topic) == [3]
+    assert refused == [
+        (1, "it has 3,018 bytes, and max_message_bytes is 2,000"),
+        (2, "target is 'no such name!', which is no name of a topic"),
+    ]
 
 
 def test_what_is_not_delivered_is_an_error(cluster):

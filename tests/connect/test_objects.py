@@ -28,7 +28,7 @@ from rivven.connect.sinks.gcs import GcsSink
 from rivven.connect.sinks.object_storage import ObjectStorageSink
 from rivven.connect.sinks.objects import Manifests, Objects, copy, delete, names, staging, sweep
 from rivven.connect.sinks.s3 import S3Sink
-from rivven.connect.sinks.stores import StoreTrouble, open_store
+from rivven.connect.stores import StoreTrouble, open_store
 
 sys.path.append(str(Path(__file__).parent))
 

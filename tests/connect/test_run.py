@@ -349,7 +349,7 @@ def test_no_secret_is_in_a_query_plan(spark: SparkSession, tmp_path: Path) -> No
         once=True,
         rows_per_second=0,
         batch_rows=1000,
-        dead_letters=False,
+        dead_letter_topic=None,
         trigger_ms=100,
         ends=True,
         checkpoint=str(tmp_path),

@@ -26,7 +26,7 @@ from rivven.connect.sdk import ArrowSink, BadSettings
 from rivven.connect.sinks.delta import DeltaSink
 from rivven.connect.sinks.iceberg import IcebergSink
 from rivven.connect.sinks.objects import names
-from rivven.connect.sinks.stores import AzureAccess, S3Access, StoreTrouble, open_store
+from rivven.connect.stores import AzureAccess, S3Access, StoreTrouble, open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

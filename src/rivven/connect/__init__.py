@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from .sdk import (
+    POSITION,
     RESERVED,
     ArrowSink,
     ArrowSource,
@@ -20,6 +21,7 @@ from .sdk import (
     Launch,
     OutputMode,
     Position,
+    RowRefused,
     Secret,
     Settings,
     Sink,
@@ -31,6 +33,7 @@ from .sdk import (
 )
 
 __all__ = [
+    "POSITION",
     "RESERVED",
     "ArrowSink",
     "ArrowSource",
@@ -43,6 +46,7 @@ __all__ = [
     "Launch",
     "OutputMode",
     "Position",
+    "RowRefused",
     "Secret",
     "Settings",
     "Sink",

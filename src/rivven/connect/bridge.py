@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -26,6 +27,9 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from rivven.spark import Writing, Written, decide, give_up, write_rows, writing_of
+
+from .refusals import Letters
 from .sdk import ArrowSink, ArrowSource, Batch, Launch, Position, Task
 
 if TYPE_CHECKING:
@@ -220,11 +224,14 @@ def start_writing(sink: ArrowSink[Any], frame: DataFrame, launch: Launch) -> Str
     """Start the query that writes a frame to an ArrowSink."""
     name = _format_name("sink", launch)
     sink.prepare(to_arrow_schema(frame.schema, timezone="UTC"))
-    frame.sparkSession.dataSource.register(_sink_class(name, sink))
+    letterbox = None
+    if launch.dead_letter_topic is not None:
+        letterbox = Letterbox(launch.name, launch.dead_letter_topic, writing_of(launch.broker))
+    frame.sparkSession.dataSource.register(_sink_class(name, sink, letterbox))
     return launch.writer(frame).format(name).start()
 
 
-def _sink_class(name: str, sink: ArrowSink[Any]) -> type[DataSource]:
+def _sink_class(name: str, sink: ArrowSink[Any], letterbox: Letterbox | None) -> type[DataSource]:
     own_name = name
 
     class ConnectorSink(DataSource):
@@ -233,9 +240,28 @@ def _sink_class(name: str, sink: ArrowSink[Any]) -> type[DataSource]:
             return own_name
 
         def streamWriter(self, schema: StructType, overwrite: bool) -> Writer:  # noqa: ARG002, N802
-            return Writer(sink)
+            return Writer(sink, letterbox)
 
     return ConnectorSink
+
+
+@dataclass(frozen=True)
+class Letterbox:
+    """Where rows go that a sink refuses: one transaction of the broker for each task, as with any other topic.
+
+    Invariant: letters are decided after the sink's own commit, under the same number. A crash in between brings the
+    batch again, and with it the same refusals; one after both finds the batch decided, and writes no letter twice.
+    """
+
+    connector_name: str
+    topic: str
+    writing: Writing
+
+    def post(self, letters: Letters, batch: Batch) -> Written | None:
+        """Write the letters of a task, for nobody to see yet."""
+        if not letters.count:
+            return None
+        return write_rows(self.writing, f"spark/{batch.query_id}/letters", batch.batch_id, letters.batches())
 
 
 @dataclass
@@ -244,22 +270,28 @@ class Wrote(WriterCommitMessage):
 
     receipt: Any
     query_id: str
+    letters: Written | None = None
 
 
 class Writer(DataSourceStreamArrowWriter):
     """An ArrowSink for Spark: `write` in the tasks, the rest in a process beside the driver."""
 
-    def __init__(self, sink: ArrowSink[Any]) -> None:
+    def __init__(self, sink: ArrowSink[Any], letterbox: Letterbox | None) -> None:
         self._sink = sink
+        self._letterbox = letterbox
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override]  # Spark's own
         context = TaskContext.get()
         assert context is not None, "this runs in a task"
         query_id = context.getLocalProperty(QUERY_ID) or ""
-        batch_id = int(context.getLocalProperty("streaming.sql.batchId") or 0)
-        task = Task(Batch(query_id, batch_id), context.partitionId(), uuid4().hex)
+        batch = Batch(query_id, int(context.getLocalProperty("streaming.sql.batchId") or 0))
+        place, attempt = context.partitionId(), uuid4().hex
         try:
-            return Wrote(self._sink.write(iterator, task), query_id)
+            if self._letterbox is None:
+                return Wrote(self._sink.write(iterator, Task(batch, place, attempt)), query_id)
+            with closing(Letters(self._letterbox.connector_name, self._letterbox.topic)) as letters:
+                receipt = self._sink.write(iterator, Task(batch, place, attempt, letters.refuse))
+                return Wrote(receipt, query_id, self._letterbox.post(letters, batch))
         finally:
             self._sink.close()
 
@@ -269,6 +301,8 @@ class Writer(DataSourceStreamArrowWriter):
         try:
             if receipts:
                 self._sink.commit(receipts, Batch(wrote[0].query_id, batchId))
+            if self._letterbox is not None:
+                decide(self._letterbox.writing, [message.letters for message in wrote])
         finally:
             self._sink.close()
 
@@ -278,5 +312,10 @@ class Writer(DataSourceStreamArrowWriter):
         try:
             if receipts:
                 self._sink.abort(receipts, Batch(wrote[0].query_id, batchId))
+            if self._letterbox is not None:
+                for owner in {
+                    message.letters.owner for message in wrote if message.letters and message.letters.owner
+                }:
+                    give_up(self._letterbox.writing, owner)
         finally:
             self._sink.close()

@@ -48,7 +48,7 @@ def typed(
     fields = [F.col("__read").getField(field.name).alias(field.name) for field in data.fields]
     corrupt = F.when(F.col("__read").isNull(), text).otherwise(F.col("__read").getField("__corrupt"))
     made = read.select(*fields, *about, corrupt.alias("__corrupt"), where.alias("__where"))
-    if launch.dead_letters:
+    if launch.dead_letter_topic is not None:
         return made.drop("__where")
     complaint = F.concat(
         F.lit(f"{UNREADABLE}: "),

@@ -13,10 +13,23 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator, Mapping
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from .sdk import ArrowSink, ArrowSource, Batch, Connector, Finding, Position, Sink, Source, Task, Transform
+from .sdk import (
+    ArrowSink,
+    ArrowSource,
+    Batch,
+    Connector,
+    Finding,
+    Position,
+    RowRefused,
+    Sink,
+    Source,
+    Task,
+    Transform,
+)
 from .settings import HIDDEN, BadSettings, Settings, fields_of, schema_of
 
 if TYPE_CHECKING:
@@ -218,6 +231,10 @@ class SinkKit(ConnectorKit):
         ids = list(range(first, first + count))
         return pa.RecordBatch.from_pydict({"id": pa.array(ids, pa.int64()), "name": [f"name {each}" for each in ids]})
 
+    def hopeless(self) -> pa.RecordBatch | None:
+        """Records that the sink refuses one and all, in the columns of `sample`; None if it takes whatever comes."""
+        return None
+
     def test_it_is_a_sink(self) -> None:
         assert issubclass(self.connector, Sink)
         assert self.connector.delivery in ("exactly_once", "at_least_once")
@@ -237,6 +254,20 @@ class SinkKit(ConnectorKit):
             copy.close()
         again: list[Any] = pickle.loads(pickle.dumps(receipts))
         return [receipt for receipt in again if receipt is not None]
+
+    def _write_with(self, sink: ArrowSink[Any], batch: Batch, attempt: str) -> tuple[list[Any], list[Any]]:
+        """Write records among which are hopeless ones; the receipts, and what was refused with its reason."""
+        import pyarrow as pa
+
+        bad = self.hopeless()
+        assert bad is not None, "the caller has looked"
+        mixed = pa.Table.from_batches([self.sample(0, 2), bad, self.sample(2, 2)]).combine_chunks().to_batches()
+        refused: list[tuple[pa.RecordBatch, str]] = []
+        copy: ArrowSink[Any] = pickle.loads(pickle.dumps(sink))
+        task = Task(batch, 0, attempt, lambda rows, reason: refused.append((rows, reason)))
+        receipt = copy.write(iter(mixed), task)
+        copy.close()
+        return [] if receipt is None else [receipt], refused
 
     def _ids(self, home: Path) -> list[int]:
         return sorted(int(row["id"]) for row in self.written(home))
@@ -304,6 +335,31 @@ class SinkKit(ConnectorKit):
         assert self._ids(tmp_path) == []
         sink.commit(self._write(sink, batch, "b", self.sample(0, 5)), batch)
         assert self._ids(tmp_path) == list(range(5))
+
+    def test_hopeless_rows_are_refused_alone_and_again(self, tmp_path: Path) -> None:
+        sink, bad = self._sink(tmp_path), self.hopeless()
+        if sink is None or bad is None:
+            return
+        batch = Batch(self.query, 0)
+        for attempt in ("a", "b"):  # as after a crash: the letters of the first attempt may be lost
+            receipts, refused = self._write_with(sink, batch, attempt)
+            assert sum(rows.num_rows for rows, _ in refused) == bad.num_rows, "each bad row is refused, and no other"
+            assert all(set(bad.schema.names) <= set(rows.schema.names) for rows, _ in refused), "with its columns"
+            assert all(reason for _, reason in refused), "with a reason"
+            if receipts:
+                sink.commit(receipts, batch)
+        sink.close()
+        found = self._ids(tmp_path)
+        assert sorted(set(found)) == [0, 1, 2, 3], "the others go through"
+        assert len(found) == 4 or sink.delivery == "at_least_once"
+
+    def test_without_a_place_for_it_a_hopeless_row_ends_the_pipeline(self, tmp_path: Path) -> None:
+        sink, bad = self._sink(tmp_path), self.hopeless()
+        if sink is None or bad is None:
+            return
+        with suppress(RowRefused), closing(sink):
+            sink.write(iter([bad]), Task(Batch(self.query, 0), 0, "a"))
+            raise AssertionError("the sink has swallowed a row")
 
     def test_a_task_without_records_is_well(self, tmp_path: Path) -> None:
         sink = self._sink(tmp_path)

@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
-import msgspec
 import typer
 
 from rivven import __version__
@@ -719,6 +718,8 @@ def status(
     import urllib.error
     import urllib.request
 
+    import msgspec
+
     from . import report
 
     if not url.startswith(("http://", "https://")):
@@ -748,6 +749,8 @@ def status(
 
 
 def _print_json(document: Any, *, indent: bool = False) -> None:
+    import msgspec
+
     text = msgspec.json.encode(document)
     wide = indent or sys.stdout.isatty()
     typer.echo((msgspec.json.format(text, indent=2) if wide else text).decode())

@@ -98,19 +98,20 @@ def _sink(name: str, entry: SinkEntry) -> QueryPlan:
     rate = entry.rate_limit.events_per_second
     limits = [f"at most {rate:,}/s"] if rate else []
     trigger_ms = _trigger_ms(entry.trigger)
+    dead = (entry.dead_letter_topic,) if entry.dead_letter_topic else ()
     return QueryPlan(
         name=name,
         kind="sink",
         entry=entry,
         reads=", ".join([_topics_shown(entry), *limits]),
         changes=tuple(map(_step, entry.transforms)),
-        writes=_shown("sink", sink),
+        writes=_shown("sink", sink) + (f"; what cannot be written to {entry.dead_letter_topic}" if dead else ""),
         trigger_ms=max(trigger_ms, 1000) if rate else trigger_ms,
         checkpoint=f"checkpoints/sinks/{name}",
         delivery=sink.delivery,
         bounded=False,
         topics_read=tuple(entry.topics),
-        topics_written=_sink_topics(sink, entry.transforms),
+        topics_written=(*_sink_topics(sink, entry.transforms), *dead),
         output_mode=_mode(entry.transforms),
     )
 

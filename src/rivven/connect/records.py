@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from .infer import columns_of, is_event, parsed
+from .refusals import PAYLOAD_BYTES_MAX
 from .transforms.columns import data_columns, quoted
 from .transforms.routing import key_of
 
@@ -38,8 +39,13 @@ def to_topic(
     envelope: Envelope,
     key: Sequence[str],
     dead_letter_topic: str | None,
+    record_bytes_max: int,
 ) -> DataFrame:
-    """The columns that the format `rivven` writes, from a source's columns."""
+    """The columns that the format `rivven` writes, from a source's columns.
+
+    What could not be read, and what is too large for the topic, becomes a letter; without a topic for those the
+    query ends.
+    """
     from pyspark.sql import functions as F  # noqa: N812
 
     have = set(frame.columns)
@@ -66,17 +72,48 @@ def to_topic(
         own_key = F.col("__key").cast("binary") if "__key" in have else F.lit(None).cast("binary")
     target = F.coalesce(F.col("__topic"), F.lit(topic)) if "__topic" in have else F.lit(topic)
     columns = {"key": own_key, "value": value.cast("binary"), "topic": target, "timestamp": moment.cast("timestamp")}
-    if "__corrupt" in have and dead_letter_topic is not None:
-        columns = _or_letter(columns, name, dead_letter_topic)
-    return frame.select(*[column.alias(title) for title, column in columns.items()])
+    made = frame.select(*[F.col(name) for name in _spare(have)], *[each.alias(at) for at, each in columns.items()])
+    size = F.octet_length("value") + F.coalesce(F.octet_length("key"), F.lit(0))
+    large = size > F.lit(record_bytes_max)
+    place = _place(have)
+    words = [place, F.lit(": it has "), size.cast("string"), F.lit(f" bytes, and the topic takes {record_bytes_max}")]
+    complaint = F.concat(*words)
+    if dead_letter_topic is None:
+        error = F.raise_error(F.concat(F.lit(f"{UNREADABLE}: "), complaint)).cast("binary")
+        shaped = {each: F.col(each) for each in columns} | {"value": F.when(large, error).otherwise(F.col("value"))}
+    else:
+        known = {each: F.col(each) for each in columns}
+        topics = [F.col(each) for each in ("__origin", "__topic") if each in have]
+        origin = topics[0] if topics else F.lit("")
+        letter = letter_of(origin, name, F.col("value"), complaint)
+        shaped = _or_letter(known, large, letter, dead_letter_topic)
+        if "__corrupt" in have:
+            text = F.col("__corrupt").cast("binary")
+            letter = letter_of(F.lit(""), name, text, F.lit("the record cannot be read"))
+            shaped = _or_letter(shaped, F.col("__corrupt").isNotNull(), letter, dead_letter_topic)
+    return made.select(*[column.alias(title) for title, column in shaped.items()])
 
 
-def _or_letter(columns: dict[str, Column], name: str, dead_letter_topic: str) -> dict[str, Column]:
-    """The same, and for a record that could not be read a letter to the dead-letter topic instead."""
+def _spare(have: set[str]) -> list[str]:
+    """What a letter has to say besides the record."""
+    return [name for name in ("__topic", "__origin", "__partition", "__offset", "__corrupt") if name in have]
+
+
+def _place(have: set[str]) -> Column:
+    """Where a record comes from, in words."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    bad = F.col("__corrupt").isNotNull()
-    letter = letter_of(F.lit(""), name, F.col("__corrupt").cast("binary"), F.lit("the record cannot be read"))
+    topic = next((each for each in ("__origin", "__topic") if each in have), None)
+    if topic is None or not {"__partition", "__offset"} <= have:
+        return F.lit("a record")
+    form = "the record at offset %d of partition %d of topic %s"
+    return F.format_string(form, F.col("__offset"), F.col("__partition"), F.col(topic))
+
+
+def _or_letter(columns: dict[str, Column], bad: Column, letter: Column, dead_letter_topic: str) -> dict[str, Column]:
+    """The same, and for a bad record a letter to the dead-letter topic instead."""
+    from pyspark.sql import functions as F  # noqa: N812
+
     return {
         "key": F.when(~bad, columns["key"]),
         "value": F.when(bad, letter.cast("binary")).otherwise(columns["value"]),
@@ -89,11 +126,14 @@ def letter_of(topic: Column, name: str, payload: Column, error: Column) -> Colum
     """A dead letter: the record as it was, and why nobody could use it."""
     from pyspark.sql import functions as F  # noqa: N812
 
+    cut = F.when(
+        F.octet_length(payload) > PAYLOAD_BYTES_MAX, F.lit(f" (the payload is cut to {PAYLOAD_BYTES_MAX:,} bytes)")
+    ).otherwise(F.lit(""))
     parts = [
         topic.alias("original_topic"),
         F.lit(name).alias("connector_name"),
-        F.base64(payload).alias("payload_b64"),
-        error.alias("error"),
+        F.base64(F.substring(payload, 1, PAYLOAD_BYTES_MAX)).alias("payload_b64"),
+        F.concat(error, cut).alias("error"),
         F.lit(0).alias("retry_count"),
         F.date_format(F.current_timestamp(), RFC3339).alias("timestamp"),
     ]

@@ -59,7 +59,7 @@ class Launched:
     once: bool
     rows_per_second: float
     batch_rows: int
-    dead_letters: bool
+    dead_letter_topic: str | None
     trigger_ms: int
     ends: bool
     checkpoint: str
@@ -67,6 +67,7 @@ class Launched:
     state: StateDirectory
     broker: dict[str, str] = field(default_factory=dict)
     output_mode: OutputMode = "append"
+    client: blocking.RivvenClient | None = None
 
     def writer(self, frame: DataFrame) -> DataStreamWriter:
         made = frame.writeStream.queryName(self.name).option("checkpointLocation", self.checkpoint)
@@ -77,6 +78,10 @@ class Launched:
 
     def recall(self, key: str, make: Callable[[], str]) -> str:
         return self.state.recall(f"{self.place}/{key}", make)
+
+    def record_bytes_max(self, topic: str) -> int:
+        assert self.client is not None, "what writes to topics has a broker"
+        return topics.record_bytes_max(self.client, topic)
 
 
 @dataclass(slots=True)
@@ -234,13 +239,13 @@ class Runner:
             else self._build_sink(plan, entry, frame)
         )
 
-    def _launched(self, plan: QueryPlan, rate: float, *, dead_letters: bool = False) -> Launched:
+    def _launched(self, plan: QueryPlan, rate: float, *, dead_letter_topic: str | None = None) -> Launched:
         return Launched(
             name=plan.name,
             once=self.once,
             rows_per_second=rate,
             batch_rows=plan.entry.batch_rows,
-            dead_letters=dead_letters,
+            dead_letter_topic=dead_letter_topic,
             trigger_ms=plan.trigger_ms,
             ends=plan.bounded,
             checkpoint=self._state.below(plan.checkpoint),
@@ -248,12 +253,13 @@ class Runner:
             state=self._state,
             broker=topics.spark_options(self._config.broker) if self._config.broker is not None else {},
             output_mode=plan.output_mode,
+            client=self._client,
         )
 
     def _build_source(self, plan: QueryPlan, entry: SourceEntry) -> StreamingQuery:
         source = entry.make()
         dead = entry.dead_letter_topic
-        launch = self._launched(plan, entry.rate_limit.events_per_second, dead_letters=dead is not None)
+        launch = self._launched(plan, entry.rate_limit.events_per_second, dead_letter_topic=dead)
         frame = changed(source.frame(self._spark, launch), entry.transforms, f"sources.{plan.name}")
         if not data_columns(frame):
             raise CannotRun(text="no column of the record is left to write; drop fewer")
@@ -272,6 +278,7 @@ class Runner:
             envelope=entry.envelope,
             key=entry.key,
             dead_letter_topic=dead,
+            record_bytes_max=min(launch.record_bytes_max(topic) for topic in plan.topics_written if topic != dead),
         )
         return self._to_topic(shaped, launch, entry.delivery)
 
@@ -285,9 +292,11 @@ class Runner:
         return self._to_sink(frame, entry.sink.make(), launch, entry.transforms)
 
     def _build_sink(self, plan: QueryPlan, entry: SinkEntry, frame: DataFrame) -> StreamingQuery:
-        launch = self._launched(plan, 0)
+        launch = self._launched(plan, 0, dead_letter_topic=entry.dead_letter_topic)
         if "__corrupt" in frame.columns:
             frame = records.readable(frame) if entry.dead_letter_topic else records.refused(frame)
+        if plan.topics_written or any(topics_of(step.make()) for step in entry.transforms):
+            frame = frame.withColumn("__origin", F.col("__topic"))
         frame = changed(frame, entry.transforms, f"sinks.{plan.name}")
         return self._to_sink(frame, entry.make(), launch, entry.transforms)
 
@@ -300,11 +309,10 @@ class Runner:
         if sink.topics() and not any(topics_of(step.make()) for step in steps):
             frame = frame.drop("__topic")  # where a record came from is not where it goes; a router's word is
         data = data_columns(frame)
-        about = [name for name in frame.columns if name in RESERVED and name != "__corrupt"]
-        wanted = [*data, *about] if sink.record_columns else data
-        if not wanted:
+        about = [name for name in frame.columns if name in sink.record_columns and name != "__corrupt"]
+        if not data and not (about and sink.record_columns == RESERVED):
             raise CannotRun(text="no column is left to write; drop fewer")
-        return sink.start(frame.select(*[quoted(name) for name in wanted]), launch)
+        return sink.start(frame.select(*[quoted(name) for name in (*data, *about)]), launch)
 
     def _build_letters(self, plan: QueryPlan, entry: SinkEntry, frame: DataFrame) -> StreamingQuery:
         assert entry.dead_letter_topic is not None, "the plan has looked"
@@ -421,11 +429,11 @@ def _report(progress: Any) -> dict[str, Any]:
 # What went wrong, in a line
 
 TRACEBACK = "Traceback (most recent call last)"
-UNREAD = re.compile(rf"{records.UNREADABLE}: (the record at offset \d.*)")
+UNREAD = re.compile(rf"{records.UNREADABLE}: ((?:the record at offset \d|a record: it has \d).*)")
 """As it is told; in the plan of a query, which may be told as well, the same words have no number yet."""
 STATE = re.compile(r"\s*SQLSTATE: \w+")
 NOISE = re.compile(r"Identifier: |Current (Committed|Available) Offsets|Current State|Thread State")
-PLAIN = ("ValueError", "ConfigException", "CannotRun")
+PLAIN = ("ValueError", "ConfigException", "CannotRun", "RowRefused", "CannotSort")
 """Errors whose words need no name before them."""
 HOPELESS = (
     records.UNREADABLE,
@@ -434,6 +442,8 @@ HOPELESS = (
     "FAILED_READ_FILE",
     "MALFORMED_RECORD_IN_PARSING",
     "ConfigException",
+    "RowRefused",
+    "CannotSort",
 )
 """What no restart mends."""
 

@@ -8,9 +8,9 @@ name is the kind and the connector's name:
     "source.weather" = "weather_connector:Weather"
 
 Instances are made anew wherever work is done: in the driver, in Spark's planning process, in every task on every
-machine. They are pickled on the way there, so `__init__` keeps the settings and nothing else; open what you need in
-the method that needs it. Nothing here imports Spark, so that a file can be checked without it; connectors import
-pyspark, pyarrow and whatever they wrap inside their methods.
+machine. They are pickled on the way there, so `__init__` keeps the settings, and at most what follows from them; open
+what you need in the method that needs it. Nothing here imports Spark, so that a file can be checked without it;
+connectors import pyspark, pyarrow and whatever they wrap inside their methods.
 
 Which base to take:
 
@@ -23,7 +23,7 @@ Which base to take:
 The columns in RESERVED speak about the record and are no part of its data; a source may give them, a transform may
 set them, and a topic is written by them: `__key`, `__topic`, `__timestamp`, `__event_type` (record, insert, update,
 delete), `__stream`, `__namespace`, `__metadata` (a struct or a map). What comes from a topic has `__partition` and
-`__offset` as well.
+`__offset` as well, and `__origin` if `__topic` may have become the one that it goes to.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ from __future__ import annotations
 import importlib.util
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar, get_args, get_origin
 
+from .refusals import POSITION, RowRefused, fail
 from .settings import BadSettings, Secret, Settings, schema_of, setting
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 __all__ = [
+    "POSITION",
     "RESERVED",
     "ArrowSink",
     "ArrowSource",
@@ -55,6 +57,7 @@ __all__ = [
     "Launch",
     "OutputMode",
     "Position",
+    "RowRefused",
     "Secret",
     "Settings",
     "Sink",
@@ -76,6 +79,7 @@ Position = dict[str, Any]
 RESERVED = (
     "__key",
     "__topic",
+    "__origin",
     "__partition",
     "__offset",
     "__timestamp",
@@ -197,8 +201,9 @@ class Source(Connector[S]):
     """Brings records from outside: the general form, for what Spark can read by itself."""
 
     kind = "source"
-    delivery: ClassVar[Delivery] = "exactly_once"
-    """`exactly_once` if the same two positions always give the same records, else `at_least_once`."""
+    delivery: Delivery = "exactly_once"
+    """`exactly_once` if the same two positions always give the same records, else `at_least_once`. The class says
+    what it promises whatever its settings are; where they allow for more, `__init__` sets it for the instance."""
 
     @classmethod
     def spec(cls) -> dict[str, Any]:
@@ -321,6 +326,17 @@ class Task:
     partition: int
     attempt: str
     """Unique to this attempt, over retries, restarts and machines: good for the names of temporary files."""
+    on_refused: Callable[[pa.RecordBatch, str], None] = field(default=fail, repr=False)
+
+    def refuse(self, rows: pa.RecordBatch, reason: str) -> None:
+        """Put aside rows that can never be written, with the columns they came with, and go on with the others.
+
+        They become letters in the sink's dead-letter topic; without one this raises, and the pipeline ends. For what
+        may work later raise any other error: the micro-batch comes again after a pause. Refuse the same rows when
+        the same batch comes again, also if the rest of it is committed already: only then is each letter there once.
+        """
+        if rows.num_rows:
+            self.on_refused(rows, reason)
 
 
 class Launch(Protocol):
@@ -351,9 +367,12 @@ class Launch(Protocol):
         """Which rows a micro-batch has: `append` unless a transform says otherwise."""
 
     @property
-    def dead_letters(self) -> bool:
-        """Whether there is a place for records that cannot be read: a source then gives them as a row whose column
-        `__corrupt` has the text of the record, and nulls. Without one it fails."""
+    def dead_letter_topic(self) -> str | None:
+        """Where records go that nobody can use. A source gives one that cannot be read as a row whose column
+        `__corrupt` has the text of the record, and nulls; without such a topic it fails. A sink refuses rows."""
+
+    def record_bytes_max(self, topic: str) -> int:
+        """The largest record, key and value together, that a topic of the file's broker takes."""
 
     def recall(self, key: str, make: Callable[[], str]) -> str:
         """A text that is made once and kept in the state directory, such as a schema that was inferred."""
@@ -366,10 +385,11 @@ class Sink(Connector[S]):
     """Takes records outside: the general form, which starts its query itself."""
 
     kind = "sink"
-    delivery: ClassVar[Delivery] = "at_least_once"
-    record_columns: ClassVar[bool] = False
-    """Whether it also wants the columns about the record, which come after those of the data where there are any:
-    `__key` (binary or text), `__topic`, `__partition`, `__offset`, `__timestamp`, `__event_type` and so on."""
+    delivery: Delivery = "at_least_once"
+    """Set by the class, and by `__init__` for an instance whose settings allow for more."""
+    record_columns: tuple[str, ...] = ()
+    """Which columns about the record it wants besides the data, of those in RESERVED: those that there are come after
+    the data, in no fixed order. POSITION is enough to refuse rows by name. Where settings decide, `__init__` does."""
 
     @classmethod
     def spec(cls) -> dict[str, Any]:
@@ -407,6 +427,9 @@ class ArrowSink(Sink[S]):
                 self.publish(batch, receipts)
 
     A sink that cannot hold back (a webhook) does its work in `write` and leaves `commit` alone: at least once.
+
+    Two kinds of failure: what may work later is an exception from any of these methods, and the batch comes again;
+    a row that never will is handed to `task.refuse(rows, reason)` in `write`, and the others go through.
     """
 
     def write(self, batches: Iterator[pa.RecordBatch], task: Task) -> Any:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from rivven.client import Options, ServerException, blocking
 from rivven.errors import RivvenError
+from rivven.limits import MESSAGE_BYTES_DEFAULT
 
 from .config import Broker, ConnectConfig, SourceEntry, TopicConfig
 from .plan import QueryPlan
@@ -72,6 +73,19 @@ def ensure(client: blocking.RivvenClient, config: ConnectConfig, plans: Sequence
                     f"create it (rivven topic create {topic}), or set auto_create"
                 )
     return made
+
+
+RECORD_OVERHEAD_BYTES = 256
+"""What a batch of one record has besides its key and value."""
+
+
+def record_bytes_max(client: blocking.RivvenClient, topic: str) -> int:
+    """The largest record that a topic takes, key and value together; the default where nobody can say."""
+    try:
+        told = client.describe_topic_configs(topic).get("max.message.bytes", "")
+    except ServerException:  # it is not there, and the file says that this is well
+        told = ""
+    return (int(told) if told.isdecimal() else MESSAGE_BYTES_DEFAULT) - RECORD_OVERHEAD_BYTES
 
 
 def _own(plan: QueryPlan, topic: str) -> TopicConfig | None:

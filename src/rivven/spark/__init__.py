@@ -1,9 +1,26 @@
 """Topics as the Spark format `rivven`: read and written, in batches and in streams, exactly once."""
 
 from .java import java_home
+from .options import Writing, writing_of
 from .planning import DataLost
 from .query import Answer, ask
 from .session import prepare_environment, register, start
+from .sink import Written, decide, give_up, write_rows
 from .source import RivvenSource
 
-__all__ = ["Answer", "DataLost", "RivvenSource", "ask", "java_home", "prepare_environment", "register", "start"]
+__all__ = [
+    "Answer",
+    "DataLost",
+    "RivvenSource",
+    "Writing",
+    "Written",
+    "ask",
+    "decide",
+    "give_up",
+    "java_home",
+    "prepare_environment",
+    "register",
+    "start",
+    "write_rows",
+    "writing_of",
+]

@@ -219,6 +219,11 @@ def for_writing(options: Mapping[str, str], *, stream: bool) -> Writing:
     )
 
 
+def writing_of(options: Mapping[str, str]) -> Writing:
+    """What a writer is to do that is no query of its own, such as one that tells of rows another has refused."""
+    return for_writing(normalized(options), stream=True)
+
+
 def columns_asked(options: Mapping[str, str]) -> list[str]:
     """The columns that a reader shows, in their order."""
     if not _flag(options, "includeHeaders", True):

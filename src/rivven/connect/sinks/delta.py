@@ -23,9 +23,9 @@ from uuid import uuid4
 
 from rivven.connect.files import NULL_FOLDER, Made, Sorter
 from rivven.connect.sdk import RESERVED, ArrowSink, Batch, Finding, Secret, Settings, Task, setting
+from rivven.connect.stores import AzureAccess, GcsAccess, S3Access, StoreTrouble, told
 
 from .delta_merge import NEEDED, merge
-from .stores import AzureAccess, GcsAccess, S3Access, StoreTrouble, told
 from .tables import as_in_table, changed_columns, lacking_columns, new_columns, see_columns
 
 if TYPE_CHECKING:
@@ -163,9 +163,9 @@ class DeltaSink(ArrowSink[DeltaSettings]):
     modules = ("deltalake", "pyarrow")
     delivery = "exactly_once"
 
-    @property
-    def record_columns(self) -> bool:  # type: ignore[override]  # only a merge looks at them
-        return self._merges
+    def __init__(self, settings: DeltaSettings) -> None:
+        super().__init__(settings)
+        self.record_columns = RESERVED if self._merges else ()
 
     @property
     def _merges(self) -> bool:
@@ -307,20 +307,21 @@ class DeltaSink(ArrowSink[DeltaSettings]):
             with self._trouble("reading"):
                 table = self._table()
             parts = [] if self._merges else list(table.metadata().partition_columns)
-            made = self._make(batches, home, _columns(table), parts)
+            made = self._make(batches, home, _columns(table), parts, task)
             return self._upload(made, parts, task) if made else None
         finally:
             shutil.rmtree(home, ignore_errors=True)
 
     def _make(
-        self, batches: Iterator[pa.RecordBatch], home: Path, columns: pa.Schema, parts: Sequence[str]
+        self, batches: Iterator[pa.RecordBatch], home: Path, columns: pa.Schema, parts: Sequence[str], task: Task
     ) -> list[Made]:
         def open_file(folder: str, number: int) -> tuple[str, IO[bytes]]:  # noqa: ARG001
             path = home / str(number)
             return str(path), open(path, "wb")
 
         compression: Any = self.settings.compression
-        sorter = Sorter("parquet", compression, parts, self.settings.target_file_size_mb << 20, open_file)
+        full_bytes = self.settings.target_file_size_mb << 20
+        sorter = Sorter("parquet", compression, parts, full_bytes, open_file, task.refuse)
         try:
             for batch in batches:
                 if batch.num_rows:

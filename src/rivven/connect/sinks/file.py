@@ -7,6 +7,7 @@ trace of the batch or a list of moves to finish, and a batch that comes again fi
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,8 +17,9 @@ from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
 
-from rivven.connect.files import Compression, Format, Made, Sorter, complaint_about, suffix_of
-from rivven.connect.sdk import ArrowSink, Batch, Finding, Settings, Task, setting
+from rivven.connect.avro import avro_schema
+from rivven.connect.files import Compression, Format, Made, Sorter, complaint_about, look_at_folders, suffix_of
+from rivven.connect.sdk import POSITION, RESERVED, ArrowSink, Batch, Finding, Settings, Task, setting
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,31 +28,37 @@ if TYPE_CHECKING:
 class FileSinkSettings(Settings):
     path: str = setting("The directory; it is made if it is not there.", example="./out/orders", least=1)
     format: Format = setting(
-        "`jsonl` has a record in each line, `json` an array of them in each file; or csv, or parquet.",
+        "`jsonl` has a record in each line, `json` an array of them in each file; or avro, csv, or parquet.",
         default="jsonl",
     )
     partition_by: list[str] = setting("Columns that become folders: column=value.", factory=list)
     max_file_bytes: int = setting("A new file is begun above this.", default=128 << 20, least=1024)
     compression: Compression = setting(
-        "`default` is snappy for parquet and none for the others, which take gzip.", default="default"
+        "`default` is snappy for parquet, deflate for avro and none for the others, which take gzip.",
+        default="default",
     )
 
     def problems(self) -> Iterable[tuple[str, str]]:
         if complaint := complaint_about(self.format, self.compression):
             yield "compression", complaint
+        if self.format == "avro" and importlib.util.find_spec("fastavro") is None:
+            yield "format", "avro needs fastavro, which is not installed; pip install fastavro"
 
 
 class FileSink(ArrowSink[FileSinkSettings]):
     name = "file"
     aliases = ("files", "local-file")
     title = "Files"
-    summary = "Writes JSON, JSON lines, CSV or Parquet files to a directory, each record exactly once."
+    summary = "Writes JSON, JSON lines, Avro, CSV or Parquet files to a directory, each record exactly once."
     docs = """
     Every micro-batch adds files of its own, named after the query and the batch. Readers see a file when it is
     complete and committed; names that begin with `_` are not for them, as Spark, DuckDB and others know.
 
     The directory has to be one that all executors see: a local disk with `local[*]`, a shared one on a cluster. For
     object stores there are `s3`, `gcs` and `azure-blob`.
+
+    A record that the format cannot have, such as a text that is no UTF-8, or whose folder would have a name that is
+    too long, is refused: it goes to the `dead_letter_topic`, or without one it stops the pipeline.
     """
     example = """
     sinks:
@@ -67,6 +75,7 @@ class FileSink(ArrowSink[FileSinkSettings]):
     extra = "arrow"
     modules = ("pyarrow",)
     delivery = "exactly_once"
+    record_columns = POSITION
 
     def check(self) -> list[Finding]:
         path = Path(self.settings.path)
@@ -80,13 +89,9 @@ class FileSink(ArrowSink[FileSinkSettings]):
         return []
 
     def prepare(self, schema: pa.Schema) -> None:
-        strangers = [name for name in self.settings.partition_by if name not in schema.names]
-        if strangers:
-            raise ValueError(
-                f"partition_by: there is no column {', '.join(strangers)}; there is {', '.join(schema.names)}"
-            )
-        if len(self.settings.partition_by) == len(schema.names):
-            raise ValueError("partition_by: at least one column must be left to be written")
+        data = look_at_folders(schema, self.settings.partition_by)
+        if self.settings.format == "avro":
+            avro_schema(data)
         Path(self.settings.path).mkdir(parents=True, exist_ok=True)
 
     def write(self, batches: Iterator[pa.RecordBatch], task: Task) -> list[tuple[str, str]] | None:
@@ -98,10 +103,16 @@ class FileSink(ArrowSink[FileSinkSettings]):
         def open_file(folder: str, number: int) -> tuple[str, IO[bytes]]:
             path = root / temporary / folder / f"{number}{suffix}"
             path.parent.mkdir(parents=True, exist_ok=True)
-            return f"{temporary}/{folder + '/' if folder else ''}{number}{suffix}", open(path, "wb")
+            return f"{temporary}/{folder + '/' if folder else ''}{number}{suffix}", open(path, "w+b")
 
         sorter = Sorter(
-            settings.format, settings.compression, settings.partition_by, settings.max_file_bytes, open_file
+            settings.format,
+            settings.compression,
+            settings.partition_by,
+            settings.max_file_bytes,
+            open_file,
+            task.refuse,
+            hidden=RESERVED,
         )
         try:
             for batch in batches:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Literal
 
 from rivven.connect.sdk import setting
+from rivven.connect.stores import Access, GcsAccess
 
 from .objects import Objects, ObjectsSettings
-from .stores import Access, GcsAccess
 
 
 class GcsSettings(ObjectsSettings):

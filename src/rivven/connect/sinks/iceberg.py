@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
 
 from rivven.connect.sdk import ArrowSink, Batch, Finding, Secret, Settings, Task, setting
+from rivven.connect.stores import AzureAccess, GcsAccess, S3Access, StoreTrouble, told
 
-from .stores import AzureAccess, GcsAccess, S3Access, StoreTrouble, told
 from .tables import as_in_table, changed_columns, lacking_columns, new_columns, see_columns
 
 if TYPE_CHECKING:

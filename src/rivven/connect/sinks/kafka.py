@@ -11,10 +11,11 @@ of that. It holds because a micro-batch that comes again has the same records.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
 POLL_ROWS = 1000
 """Records after which delivery reports are taken in."""
+OVERHEAD_BYTES = 4096
+"""What a batch of one record may have besides the record."""
+TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
 class NotDelivered(RivvenError, code=217, retriable=True):
@@ -86,6 +90,13 @@ class KafkaSinkSettings(KafkaSettings):
         "Let the cluster drop what the client sends twice; by default with acks: all.", default=None
     )
     compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = setting("Of batches of records.", default="none")
+    max_message_bytes: int = setting(
+        "The largest record, with its key and headers: at most what the topic takes (max.message.bytes). A larger "
+        "one is refused, and goes to the dead-letter topic.",
+        default=1_000_000,
+        least=1024,
+        most=1_000_000_000,
+    )
     batch_size_bytes: int = setting("Records are gathered up to this much.", default=1_000_000, least=1)
     linger_ms: int = setting("And for this long.", default=5, least=0)
     retry_backoff_ms: int = setting("The pause before a request is sent again.", default=100, least=1)
@@ -119,6 +130,11 @@ class Outgoing(NamedTuple):
     time_ms: int
     headers: Headers | None
 
+    @property
+    def bytes(self) -> int:
+        own = len(self.key or b"") + len(self.value or b"")
+        return own + sum(len(name) + len(value or b"") for name, value in self.headers or ())
+
 
 class KafkaSink(ArrowSink[KafkaSinkSettings]):
     name = "kafka"
@@ -139,6 +155,9 @@ class KafkaSink(ArrowSink[KafkaSinkSettings]):
     an offset of the group `rivven-connect-<query>-0`, which a cluster keeps for seven days after the last one; a
     pipeline that rests for longer stops and asks what to do (`on_lost_progress`), and so does one that ran with
     `at_least_once` before.
+
+    A record above `max_message_bytes`, or whose `topic_field` has no name of a topic, is refused before it is sent:
+    it goes to the sink's `dead_letter_topic`, or without one it stops the pipeline.
     """
     example = """
     sinks:
@@ -154,12 +173,12 @@ class KafkaSink(ArrowSink[KafkaSinkSettings]):
     """
     extra = "kafka"
     modules = ("confluent_kafka", "pyarrow")
-    delivery: ClassVar[Delivery] = "at_least_once"
-    record_columns = True
+    delivery: Delivery = "at_least_once"
+    record_columns = RESERVED
 
     def __init__(self, settings: KafkaSinkSettings) -> None:
         super().__init__(settings)
-        self.delivery = settings.delivery  # type: ignore[misc]  # an instance may promise more than its class
+        self.delivery = settings.delivery
 
     def check(self) -> list[Finding]:
         found, there = self.settings.findings()
@@ -187,6 +206,7 @@ class KafkaSink(ArrowSink[KafkaSinkSettings]):
             enable_idempotence=idempotent,
             compression_type=settings.compression,
             batch_size=settings.batch_size_bytes,
+            message_max_bytes=settings.max_message_bytes + OVERHEAD_BYTES,
             linger_ms=settings.linger_ms,
             retry_backoff_ms=settings.retry_backoff_ms,
             request_timeout_ms=settings.request_timeout_ms,
@@ -202,7 +222,7 @@ class KafkaSink(ArrowSink[KafkaSinkSettings]):
             if self.delivery == "exactly_once":
                 return self._write_once(batches, task)
             outbox = Outbox(Producer(self._options()), self.settings.delivery_timeout_ms / 1000)
-            outbox.send(self._records(batches))
+            outbox.send(self._records(batches, task))
             outbox.settle()
         except KafkaException as error:
             raise self.settings.trouble(error) from None
@@ -225,11 +245,13 @@ class KafkaSink(ArrowSink[KafkaSinkSettings]):
         try:
             place = TopicPartition(settings.topic, 0)
             if self._is_written(keeper, place, task, own):
+                for _ in self._records(batches, task):  # for what it refuses: letters come after the records
+                    pass
                 return 0
             producer.begin_transaction()
             outbox = Outbox(producer, settings.delivery_timeout_ms / 1000)
             try:
-                outbox.send(self._records(batches))
+                outbox.send(self._records(batches, task))
                 outbox.settle()
                 place.offset = batch.batch_id + 1
                 group = keeper.consumer_group_metadata()
@@ -255,11 +277,33 @@ class KafkaSink(ArrowSink[KafkaSinkSettings]):
 
     # Records
 
-    def _records(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Outgoing]:
+    def _records(self, batches: Iterator[pa.RecordBatch], task: Task) -> Iterator[Outgoing]:
+        """The records that can be sent; the others are refused here, by looking at nothing but themselves."""
         fixed: Headers = [(name, text.encode()) for name, text in self.settings.custom_headers.items()]
         for batch in batches:
-            for row in batch.to_pylist(maps_as_pydicts="lossy"):
-                yield self._record(row, fixed)
+            try:
+                rows: Iterable[Any] = batch.to_pylist(maps_as_pydicts="lossy")
+            except (ValueError, OverflowError):  # one of them has a text that is none, or a time that Python lacks
+                rows = (None for _ in range(batch.num_rows))
+            for place, row in enumerate(rows):
+                try:
+                    known = row or batch.slice(place, 1).to_pylist(maps_as_pydicts="lossy")[0]
+                    record = self._record(known, fixed)
+                    complaint = self._complaint(record)
+                except (ValueError, OverflowError) as error:
+                    complaint = f"it cannot be made a record: {error}"
+                if complaint is None:
+                    yield record
+                else:
+                    task.refuse(batch.slice(place, 1), complaint)
+
+    def _complaint(self, record: Outgoing) -> str | None:
+        if self.settings.topic_field and not TOPIC.fullmatch(record.topic):
+            return f"{self.settings.topic_field} is {record.topic[:60]!r}, which is no name of a topic"
+        size = record.bytes
+        if size > self.settings.max_message_bytes:
+            return f"it has {size:,} bytes, and max_message_bytes is {self.settings.max_message_bytes:,}"
+        return None
 
     def _record(self, row: dict[str, Any], fixed: Headers) -> Outgoing:
         settings = self.settings

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Literal
 
 from rivven.connect.sdk import setting
+from rivven.connect.stores import Access, AzureAccess, GcsAccess, LocalAccess, S3Access
 
 from .objects import Objects, ObjectsSettings
-from .stores import Access, AzureAccess, GcsAccess, LocalAccess, S3Access
 
 
 class ObjectStorageSettings(ObjectsSettings):

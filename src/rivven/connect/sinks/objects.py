@@ -23,11 +23,10 @@ from uuid import uuid4
 
 import msgspec
 
-from rivven.connect.files import FOLDERS_MAX, SUFFIXES, Compression, Made, Sorter, by_folder, complaint_about
-from rivven.connect.sdk import RESERVED, ArrowSink, Batch, Finding, Settings, Task, setting
-
-from .avro import Avro, avro_schema, complaint_about_codec
-from .stores import Access, finding, open_store, trouble
+from rivven.connect.avro import avro_schema
+from rivven.connect.files import Compression, Format, Made, Sorter, complaint_about, look_at_folders, suffix_of
+from rivven.connect.sdk import POSITION, RESERVED, ArrowSink, Batch, Finding, Settings, Task, setting
+from rivven.connect.stores import Access, finding, open_store, trouble
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
 
 S = TypeVar("S", bound="ObjectsSettings")
 
-Format = Literal["json", "jsonl", "avro", "csv", "parquet"]
 Move = tuple[str, str]
 """Where an object is staged, and where it belongs."""
 
@@ -82,12 +80,7 @@ class ObjectsSettings(Settings):
     )
 
     def problems(self) -> Iterable[tuple[str, str]]:
-        complaint = (
-            complaint_about_codec(self.compression)
-            if self.format == "avro"
-            else complaint_about(self.format, self.compression)
-        )
-        if complaint:
+        if complaint := complaint_about(self.format, self.compression):
             yield "compression", complaint
         if self.time_column is not None and self.partitioning == "none":
             yield "time_column", "has no use without partitioning; set partitioning to day or hour"
@@ -108,10 +101,7 @@ class ObjectsSettings(Settings):
 
     @property
     def suffix(self) -> str:
-        if self.format == "avro":
-            return ".avro"
-        packed = self.compression == "gzip" and self.format != "parquet"
-        return SUFFIXES[self.format] + (".gz" if packed else "")
+        return suffix_of(self.format, self.compression)
 
 
 class Objects(ArrowSink[S]):
@@ -126,14 +116,17 @@ class Objects(ArrowSink[S]):
     A micro-batch makes at least one object for each folder, so choose a slow `trigger`, such as `1m`, unless fresh
     data matters more than the number of objects. `partitioning`, `topic_folders` and `partition_by` add up, in the
     order topic, time, columns: `raw/orders/dt=2026-01-31/hour=23/country=DE/part-....parquet`.
+
+    A record that the format cannot have, such as a text that is no UTF-8, or whose folder would have a name that is
+    too long, is refused: it goes to the `dead_letter_topic`, or without one it stops the pipeline.
     """
     modules = ("obstore", "pyarrow", "fastavro")
     delivery = "exactly_once"
 
-    @property
-    def record_columns(self) -> bool:  # type: ignore[override]  # they cost time, so only if they are looked at
-        settings = self.settings
-        return settings.topic_folders or (settings.partitioning != "none" and settings.time_column is None)
+    def __init__(self, settings: S) -> None:
+        super().__init__(settings)
+        by_time = settings.partitioning != "none" and settings.time_column is None
+        self.record_columns = (*POSITION, "__timestamp") if by_time else POSITION
 
     def _open(self, *, brief: bool = False) -> ObjectStore:
         return open_store(self.settings.access, self.settings.bucket, brief=brief)
@@ -155,23 +148,13 @@ class Objects(ArrowSink[S]):
         return []
 
     def prepare(self, schema: pa.Schema) -> None:
-        import pyarrow as pa
-
         settings = self.settings
-        data = [name for name in schema.names if name not in RESERVED]
-        strangers = [name for name in settings.partition_by if name not in data]
-        if strangers:
-            raise ValueError(f"partition_by: there is no column {', '.join(strangers)}; there is {', '.join(data)}")
-        nested = [name for name in settings.partition_by if pa.types.is_nested(schema.field(name).type)]
-        if nested:
-            raise ValueError(f"partition_by: {', '.join(nested)} is nested; take a field of it out by a transform")
-        if len(settings.partition_by) == len(data):
-            raise ValueError("partition_by: at least one column must be left to be written")
+        data = look_at_folders(schema, settings.partition_by)
         if settings.topic_folders and "__topic" not in schema.names:
             raise ValueError("topic_folders: the records come from no topic; set it to false")
-        self._look_at_time(schema, data)
+        self._look_at_time(schema, [name for name in schema.names if name not in RESERVED])
         if settings.format == "avro":
-            avro_schema(pa.schema([schema.field(name) for name in data]))
+            avro_schema(data)
         with trouble(settings, "looking for leftovers"):
             sweep(self._open(), settings.root, datetime.now(UTC) - timedelta(days=STAGED_DAYS_MAX))
 
@@ -204,35 +187,40 @@ class Objects(ArrowSink[S]):
         return [*topic, *self._time_folders, *self.settings.partition_by]
 
     def _shaped(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The columns of the record, and those that make folders."""
+        """The columns of the record, with those that make folders by time."""
         import pyarrow.compute as pc
 
         if self._time_folders:
             times: Any = batch.column(self.settings.time_column or "__timestamp")
             for name, form in zip(self._time_folders, ("%Y-%m-%d", "%H"), strict=False):
                 batch = batch.append_column(name, pc.strftime(times, format=form))
-        spare = [name for name in batch.schema.names if name in RESERVED and name not in self._folders]
-        return batch.drop_columns(spare) if spare else batch
+        return batch
 
     def write(self, batches: Iterator[pa.RecordBatch], task: Task) -> list[Move] | None:
         """The objects of one attempt, made on the local disk first: so open folders cost no memory."""
         home = Path(tempfile.mkdtemp(prefix="rivven-objects-"))
         try:
-            made = self._make(batches, home)
+            made = self._make(batches, home, task)
             return self._upload(made, task) if made else None
         finally:
             shutil.rmtree(home, ignore_errors=True)
 
-    def _make(self, batches: Iterator[pa.RecordBatch], home: Path) -> list[Made]:
+    def _make(self, batches: Iterator[pa.RecordBatch], home: Path, task: Task) -> list[Made]:
         settings = self.settings
 
         def open_file(folder: str, number: int) -> tuple[str, IO[bytes]]:  # noqa: ARG001
             path = home / str(number)
             return str(path), open(path, "w+b")
 
-        kind = _AvroSorter if settings.format == "avro" else Sorter
-        form: Any = settings.format
-        sorter = kind(form, settings.compression, self._folders, settings.max_file_bytes, open_file)
+        sorter = Sorter(
+            settings.format,
+            settings.compression,
+            self._folders,
+            settings.max_file_bytes,
+            open_file,
+            task.refuse,
+            hidden=RESERVED,
+        )
         try:
             for batch in batches:
                 if batch.num_rows:
@@ -250,7 +238,7 @@ class Objects(ArrowSink[S]):
         query = task.batch.query_id.replace("-", "")[:16]
         moves = []
         for number, each in enumerate(made):
-            folder = each.folder.removeprefix("__topic=")
+            folder = _without_dots(each.folder.removeprefix("__topic="))
             name = f"part-{task.batch.batch_id:010d}-{task.partition:05d}-{number}-{query}{settings.suffix}"
             place = f"{settings.root}{folder + '/' if folder else ''}{name}"
             moves.append((f"{drafts}/{number}{settings.suffix}.part", place))
@@ -288,15 +276,10 @@ class Objects(ArrowSink[S]):
             delete(self._open(), [staged for receipt in receipts for staged, _ in receipt])
 
 
-class _AvroSorter(Sorter):
-    """A Sorter of Avro files: each is opened as such before the rows go to it."""
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        for folder, rows in by_folder(batch, self._partition_by):
-            if folder not in self._open and len(self._open) < FOLDERS_MAX:
-                path, target = self._open_file(folder, len(self._done) + len(self._open))
-                self._open[folder] = Made(folder, path), Avro(target, rows.schema, self._compression), target
-        super().write(batch)
+def _without_dots(folder: str) -> str:
+    """A folder that leads down: the name of a topic, which stands alone, must not be one that leads up."""
+    first, slash, rest = folder.partition("/")
+    return f"{first.replace('.', '%2E') if first in ('.', '..') else first}{slash}{rest}"
 
 
 # What a store is asked for

@@ -50,7 +50,7 @@ class Stdout(Sink[StdoutSettings]):
     modules = ("pyarrow",)
     delivery = "at_least_once"
     output_modes = ("append", "update", "complete")
-    record_columns = True
+    record_columns = RESERVED
 
     def start(self, frame: DataFrame, launch: Launch) -> StreamingQuery:
         settings = self.settings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from rivven.connect.sdk import Launch, Settings, Sink, setting
+from rivven.connect.sdk import RESERVED, Launch, Settings, Sink, setting
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -30,6 +30,9 @@ class TopicSink(Sink[TopicSettings]):
 
     With an aggregation (`sql` with `output_mode: update`) each micro-batch writes the rows that changed: the latest
     record of a key is its present value. Give the topic `cleanup.policy=compact` to keep no more than that.
+
+    A record above the topic's `max.message.bytes` goes to the `dead_letter_topic`, or without one it stops the
+    pipeline.
     """
     example = """
     sinks:
@@ -49,7 +52,7 @@ class TopicSink(Sink[TopicSettings]):
     extra = "spark"
     delivery = "exactly_once"
     output_modes = ("append", "update", "complete")
-    record_columns = True
+    record_columns = RESERVED
 
     def topics(self) -> tuple[str, ...]:
         return (self.settings.topic,)
@@ -67,6 +70,7 @@ class TopicSink(Sink[TopicSettings]):
             namespace=None,
             envelope=settings.envelope,
             key=settings.key,
-            dead_letter_topic=None,
+            dead_letter_topic=launch.dead_letter_topic,
+            record_bytes_max=launch.record_bytes_max(settings.topic),
         )
         return start_to_topic(shaped, launch, launch.broker)

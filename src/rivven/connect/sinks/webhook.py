@@ -32,13 +32,14 @@ LINES = ("application/x-ndjson", "application/jsonl", "application/x-jsonlines")
 """Content types by which several records in a request are lines, and no array."""
 
 
-class Rejected(RivvenError, code=214):
-    """The service refuses a record, and the settings don't allow to leave it out."""
+ABOUT_US = frozenset({401, 402, 403, 404, 405, 407, 410, 415, 421, 426})
+"""Of the 4xx, those that speak of us, the address or the settings: any record would have that answer."""
 
-    message = (
-        "{reason}; the request {key} has {rows} records from {first}: mend them before they come here, "
-        "or set on_rejected: drop to go on without them"
-    )
+
+class Rejected(RivvenError, code=214):
+    """The service refuses whatever we send."""
+
+    message = "{reason}; no record is to blame for that: look at url, method, content_type and auth"
 
 
 class Stopped(Exception):
@@ -104,7 +105,8 @@ class HttpWebhookSettings(Settings):
     )
     circuit_breaker_reset_secs: float = setting("How long it is left alone.", default=30, least=0.01)
     on_rejected: Literal["fail", "drop"] = setting(
-        "What follows when the service refuses a request for good: stop, or leave its records out with a warning.",
+        "What follows when the service refuses a record: `fail` puts it into the dead-letter topic, or stops if "
+        "there is none; `drop` leaves it out with a warning.",
         default="fail",
     )
     health_check_url: str | None = setting(
@@ -123,13 +125,32 @@ class HttpWebhookSettings(Settings):
             yield "batch_size", "must be above 1 for a content type of lines"
 
 
+class Row(NamedTuple):
+    """A record where it came: kept until the service has answered, since it may refuse it."""
+
+    batch: pa.RecordBatch
+    place: int
+
+
 class Request(NamedTuple):
     """One body to send. Its key is made of what stays the same if its records come again."""
 
     key: str
     body: bytes
-    rows: int
+    texts: list[bytes]
+    rows: list[Row]
     first: int
+
+    @property
+    def refused(self) -> pa.RecordBatch:
+        return self.rows[0].batch.slice(self.rows[0].place, 1)
+
+
+class Sent(NamedTuple):
+    """What became of a request: how many records were taken, and requests of one record each that were not."""
+
+    rows: int
+    refused: list[tuple[Request, str]]
 
 
 class HttpWebhook(ArrowSink[HttpWebhookSettings]):
@@ -144,9 +165,13 @@ class HttpWebhook(ArrowSink[HttpWebhookSettings]):
     of the last minutes has every record once.
 
     A request that times out, breaks off, or is answered by 408, 425, 429 or 5xx is tried again with growing pauses;
-    `Retry-After` is kept to. Any other status that is no success is a refusal, which no retry mends: the pipeline
-    stops with what the service said, or goes on without these records with `on_rejected: drop`. Redirects are
-    refusals.
+    `Retry-After` is kept to. Any other status of the 4xx kind, such as 400, 413 or 422, is a refusal, which no retry
+    mends. A refused request with several records is cut in half and sent again, each half under a key of its own,
+    until the records are found that the service will not have. These go to the `dead_letter_topic` of the sink with
+    what the service said, and the others are delivered; without such a topic the pipeline stops.
+
+    An answer that speaks of us and not of a record stops the pipeline at once: 401, 403, 404, 405, 410, 415 and the
+    like, and redirects.
 
     With `signing`, the signature is the HMAC of the time, a dot and the body as it is sent, after compression:
     `X-Webhook-Signature: sha256=...`. A retry has a new time and a new signature.
@@ -168,7 +193,7 @@ class HttpWebhook(ArrowSink[HttpWebhookSettings]):
     extra = "http"
     modules = ("httpx2", "pyarrow")
     delivery = "at_least_once"
-    record_columns = True
+    record_columns = RESERVED
 
     def check(self) -> list[Finding]:
         settings = self.settings
@@ -222,15 +247,25 @@ class HttpWebhook(ArrowSink[HttpWebhookSettings]):
 
         caller = self._caller(Tries(settings.max_retries, settings.retry_backoff_ms, settings.retry_jitter))
         caller.sleep = nap
-        waiting: set[Future[int]] = set()
+        waiting: set[Future[Sent]] = set()
+
+        def settle(done: Iterable[Future[Sent]]) -> int:
+            count = 0
+            for each in done:
+                result = each.result()
+                count += result.rows
+                for request, reason in result.refused:
+                    self._refuse(request, reason, task)
+            return count
+
         with ThreadPoolExecutor(settings.max_concurrency, "webhook") as threads:
             try:
                 for request in self._requests(batches, task):
                     waiting.add(threads.submit(self._send, caller, request))
                     if len(waiting) >= settings.max_concurrency:
                         done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-                        sent += sum(each.result() for each in done)
-                sent += sum(each.result() for each in waiting)
+                        sent += settle(done)
+                sent += settle(waiting)
             except BaseException:
                 stopping.set()
                 raise
@@ -239,8 +274,35 @@ class HttpWebhook(ArrowSink[HttpWebhookSettings]):
                 caller.close()
         return sent or None
 
-    def _send(self, caller: Caller, request: Request) -> int:
-        """How many records were taken."""
+    def _refuse(self, request: Request, reason: str, task: Task) -> None:
+        if self.settings.on_rejected == "fail":
+            task.refuse(request.refused, reason)
+        else:
+            logger.warning("left out the record of request %s: %s", request.key, reason)
+
+    def _send(self, caller: Caller, request: Request) -> Sent:
+        """Deliver the records of a request; of one that is refused, all that the service takes in smaller ones."""
+        try:
+            self._call(caller, request)
+        except Refused as error:
+            status = error.facts["status"]
+            if status < 400 or status in ABOUT_US:
+                raise Rejected(reason=str(error)) from None
+            if len(request.rows) == 1:
+                return Sent(0, [(request, str(error))])
+            halves = [self._send(caller, half) for half in self._halves(request)]
+            return Sent(sum(each.rows for each in halves), [bad for each in halves for bad in each.refused])
+        return Sent(len(request.rows), [])
+
+    def _halves(self, request: Request) -> Iterator[Request]:
+        """Two requests in place of one, under keys that say so: the first must not be taken for the whole again."""
+        middle = len(request.rows) // 2
+        stem = request.key.partition("+")[0].rpartition("-")[0]
+        for start, end in ((0, middle), (middle, len(request.rows))):
+            key = f"{stem}-{request.first + start}+{end - start}"
+            yield self._request(request.texts[start:end], request.rows[start:end], request.first + start, key)
+
+    def _call(self, caller: Caller, request: Request) -> None:
         settings, body = self.settings, request.body
         packed = 0 < settings.compression_threshold_bytes <= len(body)
         sent = gzip.compress(body, 6, mtime=0) if packed else body
@@ -255,39 +317,47 @@ class HttpWebhook(ArrowSink[HttpWebhookSettings]):
                 made |= settings.signing.headers(sent, int(time.time()))
             return made
 
-        try:
-            caller.call(settings.method, settings.url, content=sent, headers=headers)
-        except Refused as error:
-            if settings.on_rejected == "fail":
-                raise Rejected(reason=str(error), key=request.key, rows=request.rows, first=request.first) from None
-            logger.warning("left out %d records of request %s: %s", request.rows, request.key, error)
-            return 0
-        return request.rows
+        caller.call(settings.method, settings.url, content=sent, headers=headers)
 
     def _requests(self, batches: Iterator[pa.RecordBatch], task: Task) -> Iterator[Request]:
         """Bodies that are the same for the same records, whatever batches these come in."""
+        stem = f"{task.batch.query_id}-{task.batch.batch_id}-{task.partition}"
         texts: list[bytes] = []
+        rows: list[Row] = []
         size = first = 0
         for batch in batches:
-            for row in batch.to_pylist(maps_as_pydicts="lossy"):
-                text = self._text(row)
+            for place, text in self._texts(batch, task):
                 if texts and (
                     len(texts) >= self.settings.batch_size or size + len(text) > self.settings.max_request_bytes
                 ):
-                    yield self._request(texts, first, task)
-                    first, texts, size = first + len(texts), [], 0
+                    yield self._request(texts, rows, first, f"{stem}-{first}")
+                    first, texts, rows, size = first + len(texts), [], [], 0
                 texts.append(text)
+                rows.append(Row(batch, place))
                 size += len(text) + 1
         if texts:
-            yield self._request(texts, first, task)
+            yield self._request(texts, rows, first, f"{stem}-{first}")
 
-    def _request(self, texts: list[bytes], first: int, task: Task) -> Request:
-        key = f"{task.batch.query_id}-{task.batch.batch_id}-{task.partition}-{first}"
+    def _texts(self, batch: pa.RecordBatch, task: Task) -> Iterator[tuple[int, bytes]]:
+        """The rows as JSON, with their places; one that cannot be JSON is refused before anybody is asked."""
+        try:
+            found: Iterable[Any] = batch.to_pylist(maps_as_pydicts="lossy")
+        except (ValueError, OverflowError):
+            found = (None for _ in range(batch.num_rows))
+        for place, row in enumerate(found):
+            try:
+                yield place, self._text(row or batch.slice(place, 1).to_pylist(maps_as_pydicts="lossy")[0])
+            except (ValueError, OverflowError) as error:
+                task.refuse(batch.slice(place, 1), f"JSON cannot have it: {error}")
+
+    def _request(self, texts: list[bytes], rows: list[Row], first: int, key: str) -> Request:
         if self.settings.batch_size == 1:
-            return Request(key, texts[0], 1, first)
-        if self.settings.content_type.partition(";")[0].strip().lower() in LINES:
-            return Request(key, b"\n".join(texts) + b"\n", len(texts), first)
-        return Request(key, b"[" + b",".join(texts) + b"]", len(texts), first)
+            body = texts[0]
+        elif self.settings.content_type.partition(";")[0].strip().lower() in LINES:
+            body = b"\n".join(texts) + b"\n"
+        else:
+            body = b"[" + b",".join(texts) + b"]"
+        return Request(key, body, texts, rows, first)
 
     def _text(self, row: dict[str, Any]) -> bytes:
         data = {name: value for name, value in row.items() if name not in RESERVED}

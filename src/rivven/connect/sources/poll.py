@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import urljoin, urlsplit
 
 import msgspec
@@ -248,13 +248,13 @@ class HttpPoll(ArrowSource[HttpPollSettings]):
     """
     extra = "http"
     modules = ("httpx2", "pyarrow")
-    delivery: ClassVar[Delivery] = "at_least_once"
+    delivery: Delivery = "at_least_once"
     rows_per_batch = 100_000
 
     def __init__(self, settings: HttpPollSettings) -> None:
         super().__init__(settings)
         if settings.mode == "incremental":
-            self.delivery = "exactly_once"  # type: ignore[misc]  # an instance may promise more than its class
+            self.delivery = "exactly_once"
         self._caller: Caller | None = None
         self._ahead: Ahead | None = None
 

@@ -15,9 +15,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rivven.connect.sdk import Finding, Secret, Settings, setting
-from rivven.connect.settings import HIDDEN, fields_of
 from rivven.errors import RivvenError
+
+from .sdk import Finding, Secret, Settings, setting
+from .settings import HIDDEN, fields_of
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, ObjectStore, RetryConfig, S3Credential

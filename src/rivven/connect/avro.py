@@ -1,4 +1,4 @@
-"""Arrow batches as Avro container files."""
+"""Arrow batches as Avro container files: of the formats in `files.py` the one with a schema of its own."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import re
 from collections.abc import Iterator
 from typing import IO, TYPE_CHECKING, Any
 
-from rivven.connect.files import Compression, Encoder
+from .files import Compression, Encoder
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-CODECS = {"default": "deflate", "gzip": "deflate", "none": "null", "zstd": "zstandard", "snappy": "snappy"}
+CODECS = {"default": "deflate", "gzip": "deflate", "none": "null"}
+"""The rarer ones need packages that are not always there."""
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -33,19 +34,18 @@ class Avro(Encoder):
         from fastavro import writer
 
         rows: Iterator[dict[str, Any]] = iter(batch.to_pylist(maps_as_pydicts="strict") if batch is not None else ())
-        writer(self._target, self._schema, rows, codec=self._codec)
+        before = self._target.tell()
+        try:
+            writer(self._target, self._schema, rows, codec=self._codec)
+        except BaseException:  # all or nothing: blocks that were full have been written already
+            self._target.seek(before)
+            self._target.truncate()
+            raise
         self._begun = True
 
     def close(self) -> None:
         if not self._begun:
             self._add(None)
-
-
-def complaint_about_codec(compression: Compression) -> str | None:
-    """What is wrong with a compression for Avro: the rarer ones need a package that is not always there."""
-    if compression in ("snappy", "zstd"):
-        return f"avro is compressed by gzip (deflate) or not at all, not by {compression}"
-    return None
 
 
 def avro_schema(schema: pa.Schema) -> dict[str, Any]:

@@ -1,0 +1,183 @@
+"""Rows that a sink refuses: the letters that tell of them, and pipelines that go on, or end with a clear word."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from rivven.client import blocking
+from rivven.connect import refusals
+from rivven.connect.refusals import Letters, RowRefused, place_of, row_json
+from rivven.connect.sdk import Batch, Task
+
+sys.path.append(str(Path(__file__).parent))  # `from pipelines import run_once`
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ENVELOPE = {"original_topic", "connector_name", "payload_b64", "error", "retry_count", "timestamp"}
+
+
+def rows(*ids: int, **columns: Any) -> pa.RecordBatch:
+    about = {
+        "__topic": pa.array(["orders"] * len(ids)),
+        "__partition": pa.array([2] * len(ids), pa.int32()),
+        "__offset": pa.array([100 + each for each in ids], pa.int64()),
+        "__key": pa.array([b"k%d" % each for each in ids]),
+    }
+    return pa.RecordBatch.from_pydict({"id": pa.array(ids, pa.int64()), **columns, **about})
+
+
+def letters_of(letters: Letters) -> list[tuple[bytes | None, dict[str, Any]]]:
+    found = [row for batch in letters.batches() for row in batch.to_pylist()]
+    assert {row["topic"] for row in found} <= {"dead"}
+    return [(row["key"], json.loads(row["value"])) for row in found]
+
+
+def test_a_letter_has_the_envelope_the_row_and_where_it_was() -> None:
+    letters = Letters("archive", "dead")
+    letters.refuse(rows(1, 2), "too blue")
+    (key, first), (_, second) = letters_of(letters)
+    letters.close()
+    assert set(first) == ENVELOPE
+    assert key == b"k1"
+    assert json.loads(base64.b64decode(first["payload_b64"])) == {"id": 1}, "without what speaks about the record"
+    assert (first["original_topic"], first["connector_name"], first["retry_count"]) == ("orders", "archive", 0)
+    assert second["error"] == "the record at offset 102 of partition 2 of topic orders: too blue"
+    assert datetime.fromisoformat(first["timestamp"]).tzinfo is not None
+
+
+def test_letters_beyond_memory_go_to_disk_and_come_back_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refusals, "MEMORY_BYTES_MAX", 1000)
+    letters = Letters("archive", "dead")
+    for number in range(2500):
+        letters.refuse(rows(number), "no")
+    assert letters.count == 2500
+    assert letters._file._rolled, "it is on disk"
+    found = [json.loads(base64.b64decode(letter["payload_b64"]))["id"] for _, letter in letters_of(letters)]
+    letters.close()
+    assert found == list(range(2500))
+
+
+def test_a_letter_fits_into_a_topic_however_large_the_row_and_its_reason_are() -> None:
+    letters = Letters("archive", "dead")
+    letters.refuse(rows(1, text=pa.array(["ä" * (5 << 20)])), "r" * 100_000)
+    ((_, letter),) = letters_of(letters)
+    (batch,) = letters.batches()
+    letters.close()
+    assert len(batch.column("value")[0].as_py()) < (1 << 20) - 256
+    assert len(base64.b64decode(letter["payload_b64"])) == refusals.PAYLOAD_BYTES_MAX
+    assert letter["error"].endswith("... (the payload is cut to 737,280 bytes)")
+
+
+@pytest.mark.parametrize(
+    ("column", "shown"),
+    [
+        (pa.array([b"\xff\x00"], pa.binary()).view(pa.string()), "/wA="),
+        (pa.array([2**62], pa.timestamp("us")), str(2**62)),
+        (pa.array([[("a", 1), ("b", 2)]], pa.map_(pa.string(), pa.int64())), {"a": 1, "b": 2}),
+        (pa.array([float("nan")]), None),
+        (pa.array([{"deep": [1, None]}]), {"deep": [1, None]}),
+        (pa.array([None], pa.string()), None),
+    ],
+)
+def test_a_row_that_nobody_could_write_is_still_shown(column: pa.Array, shown: Any) -> None:
+    assert json.loads(row_json(pa.RecordBatch.from_pydict({"x": column}))) == {"x": shown}
+
+
+def test_without_a_topic_for_letters_the_row_is_named() -> None:
+    task = Task(Batch("q", 0), 0, "a")
+    task.refuse(rows(), "nothing is no reason to stop")
+    with pytest.raises(RowRefused) as failed:
+        task.refuse(rows(7, 8), "too blue")
+    assert str(failed.value) == (
+        "the record at offset 107 of partition 2 of topic orders (and 1 more with it) cannot be written: too blue; "
+        "mend it before it comes to this sink, or give the sink a dead_letter_topic to go on without it"
+    )
+    assert place_of(pa.RecordBatch.from_pydict({"id": [1]})) == "a record"
+
+
+# Through Spark
+
+
+def test_a_sink_goes_on_without_what_it_refuses_and_each_letter_is_there_once(
+    spark: SparkSession, servers: str, client: blocking.RivvenClient, tmp_path: Path
+) -> None:
+    from pipelines import forget_commit, records, run_once
+
+    client.create_topic("refusals", 1)
+    with client.producer("refusals") as producer:
+        for number in range(20):
+            place = "x" * 400 if number % 10 == 3 else f"p{number % 2}"
+            producer.send(json.dumps({"id": number, "place": place}).encode(), key=f"k{number}".encode())
+    text = f"""
+broker: {{bootstrap_servers: ["{servers}"]}}
+sinks:
+  out:
+    connector: file
+    topics: [refusals]
+    consumer_group: refusals
+    start_offset: earliest
+    config: {{path: "{tmp_path}/out", format: jsonl, partition_by: [place]}}
+"""
+    works = run_once(spark, tmp_path / "strict", text)
+    assert (works["out"].state, works["out"].errors) == ("failed", 1), "no retry mends a row"
+    assert works["out"].error.startswith(
+        "the record at offset 3 of partition 0 of topic refusals (and 1 more with it) cannot be written: "
+        "partition_by place has a value of 400 characters"
+    )
+    kind = text + "    dead_letter_topic: refusals-dead\n"
+    works = run_once(spark, tmp_path, kind)
+    assert {work.state for work in works.values()} == {"done"}, [work.error for work in works.values()]
+    forget_commit(tmp_path, "out", "sinks")
+    assert run_once(spark, tmp_path, kind)["out"].progress.rows == 20, "the batch came again"
+    lines = [
+        json.loads(line)["id"]
+        for file in (tmp_path / "out").rglob("part-*.jsonl")
+        for line in file.read_text().splitlines()
+    ]
+    assert sorted(lines) == [number for number in range(20) if number % 10 != 3]
+    found = records(client, "refusals-dead")
+    letters = [json.loads(each.value) for each in found]
+    assert [json.loads(base64.b64decode(letter["payload_b64"]))["id"] for letter in letters] == [3, 13]
+    assert letters[1]["error"].startswith("the record at offset 13 of partition 0 of topic refusals: partition_by")
+    assert {letter["connector_name"] for letter in letters} == {"out"}
+
+
+def test_a_record_too_large_for_its_topic_is_a_letter(
+    spark: SparkSession, servers: str, client: blocking.RivvenClient, tmp_path: Path
+) -> None:
+    from pipelines import records, run_once
+
+    client.create_topic("large-in", 1, configs={"max.message.bytes": "4000000"})
+    client.create_topic("large-out", 1, configs={"max.message.bytes": "2000"})
+    with client.producer("large-in") as producer:
+        for number, length in enumerate((10, 2500, 20, 2_000_000)):
+            producer.send(json.dumps({"id": number, "text": "x" * length}).encode())
+    text = f"""
+broker: {{bootstrap_servers: ["{servers}"]}}
+sinks:
+  copy:
+    connector: topic
+    topics: [large-in]
+    consumer_group: large
+    start_offset: earliest
+    config: {{topic: large-out}}
+"""
+    failed = run_once(spark, tmp_path / "strict", text)["copy"]
+    assert (failed.state, failed.errors) == ("failed", 1)
+    assert failed.error.startswith("the record at offset 1 of partition 0 of topic large-in: it has 2518 bytes")
+    works = run_once(spark, tmp_path, text + "    dead_letter_topic: large-dead\n")
+    assert {work.state for work in works.values()} == {"done"}, [work.error for work in works.values()]
+    assert [json.loads(each.value)["id"] for each in records(client, "large-out")] == [0, 2]
+    letters = [json.loads(each.value) for each in records(client, "large-dead")]
+    assert [letter["original_topic"] for letter in letters] == ["large-in", "large-in"]
+    assert json.loads(base64.b64decode(letters[0]["payload_b64"]))["id"] == 1
+    assert letters[1]["error"].endswith("(the payload is cut to 737,280 bytes)")
