@@ -4,8 +4,6 @@
 result is a `ConnectConfig`, or every mistake with its line.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -116,6 +114,11 @@ class Broker(Settings):
 # Sources, sinks, pipelines
 
 
+class FieldValue(Settings):
+    field: str = setting("The field.")
+    value: Any = setting("What it must be equal to.")
+
+
 class Predicate(Settings):
     """Which records a transform is for; all that is given must hold."""
 
@@ -128,11 +131,6 @@ class Predicate(Settings):
     field_exists: str | None = setting("A field that is not null.", default=None)
     field_value: FieldValue | None = setting("A field with a value.", default=None)
     negate: bool = setting("Turn it round.", default=False)
-
-
-class FieldValue(Settings):
-    field: str = setting("The field.")
-    value: Any = setting("What it must be equal to.")
 
 
 class Step(Settings):
