@@ -116,7 +116,7 @@ def test_a_sink_goes_on_without_what_it_refuses_and_each_letter_is_there_once(
     with client.producer("refusals") as producer:
         for number in range(20):
             place = "x" * 400 if number % 10 == 3 else f"p{number % 2}"
-            producer.send(json.dumps({"id": number, "place": place}).encode(), key=f"k{number}".encode())
+            producer.send(b"%d" % number, key=place.encode())
     text = f"""
 broker: {{bootstrap_servers: ["{servers}"]}}
 sinks:
@@ -125,13 +125,14 @@ sinks:
     topics: [refusals]
     consumer_group: refusals
     start_offset: earliest
-    config: {{path: "{tmp_path}/out", format: jsonl, partition_by: [place]}}
+    format: text
+    config: {{path: "{tmp_path}/out", format: jsonl, partition_by: [key]}}
 """
     works = run_once(spark, tmp_path / "strict", text)
     assert (works["out"].state, works["out"].errors) == ("failed", 1), "no retry mends a row"
     assert works["out"].error.startswith(
         "the record at offset 3 of partition 0 of topic refusals (and 1 more with it) cannot be written: "
-        "partition_by place has a value of 400 characters"
+        "partition_by key has a value of 400 characters"
     )
     kind = text + "    dead_letter_topic: refusals-dead\n"
     works = run_once(spark, tmp_path, kind)
@@ -139,14 +140,15 @@ sinks:
     forget_commit(tmp_path, "out", "sinks")
     assert run_once(spark, tmp_path, kind)["out"].progress.rows == 20, "the batch came again"
     lines = [
-        json.loads(line)["id"]
+        int(json.loads(line)["value"])
         for file in (tmp_path / "out").rglob("part-*.jsonl")
         for line in file.read_text().splitlines()
     ]
     assert sorted(lines) == [number for number in range(20) if number % 10 != 3]
     found = records(client, "refusals-dead")
     letters = [json.loads(each.value) for each in found]
-    assert [json.loads(base64.b64decode(letter["payload_b64"]))["id"] for letter in letters] == [3, 13]
+    payloads = [json.loads(base64.b64decode(letter["payload_b64"])) for letter in letters]
+    assert [payload["value"] for payload in payloads] == ["3", "13"]
     assert letters[1]["error"].startswith("the record at offset 13 of partition 0 of topic refusals: partition_by")
     assert {letter["connector_name"] for letter in letters} == {"out"}
 
@@ -169,6 +171,8 @@ sinks:
     topics: [large-in]
     consumer_group: large
     start_offset: earliest
+    envelope: plain
+    schema: id BIGINT, text STRING
     config: {{topic: large-out}}
 """
     failed = run_once(spark, tmp_path / "strict", text)["copy"]

@@ -169,8 +169,9 @@ class ExternalizeBlob(Transform[ExternalizeBlobSettings]):
 
     def _reference(self, value: Column) -> Column:
         """The reference for a large value, null for others; only large ones leave the JVM."""
+        import pyarrow as pa
         from pyspark.sql import functions as F  # noqa: N812
-        from pyspark.sql.pandas.functions import ArrowUDFType, arrow_udf
+        from pyspark.sql.pandas.functions import arrow_udf
         from pyspark.sql.types import StringType
 
         settings = self.settings
@@ -178,8 +179,9 @@ class ExternalizeBlob(Transform[ExternalizeBlobSettings]):
         def put(values: Any) -> Any:
             return references(settings, values)
 
+        put.__annotations__ = {"values": pa.Array, "return": pa.Array}  # Spark goes by these, and not by their texts
         large = F.when(F.octet_length(value) > F.lit(settings.size_threshold), value.cast("binary"))
-        made: Column = arrow_udf(put, StringType(), ArrowUDFType.SCALAR)(large)
+        made: Column = arrow_udf(put, StringType())(large)
         return made
 
 
