@@ -244,7 +244,7 @@ class TestFileSinkCsv(TestFileSinkJsonLines):
     form: ClassVar[dict[str, Any]] = {"format": "csv", "compression": "gzip"}
 
     def hopeless(self) -> None:
-        """CSV is bytes, and has whatever comes."""
+        """CSV has any text; what is in binary columns is looked at below."""
 
     def written(self, home: Path) -> list[dict[str, Any]]:
         return [row for file in self.files(home) for row in csv.DictReader(gzip.open(file, "rt"))]
@@ -337,6 +337,21 @@ def test_folders_of_several_columns_keep_the_order_and_the_rows_apart(tmp_path: 
     }
     null = "__HIVE_DEFAULT_PARTITION__"
     assert found == {"day=a/n=1": [1, 5], "day=b/n=1": [2], "day=a/n=2": [3], f"day={null}/n={null}": [4]}
+
+
+def test_a_row_is_refused_and_a_column_is_an_error(tmp_path: Path) -> None:
+    sink, refused = file_sink(tmp_path, format="csv"), list[str]()
+    task = Task(Batch("q", 0), 0, "a", lambda _, why: refused.append(why))
+    receipt = sink.write(iter([pa.RecordBatch.from_pydict({"raw": [b"fine", b"\xff", b"well"]})]), task)
+    assert receipt is not None
+    sink.commit([receipt], task.batch)
+    (file,) = tmp_path.glob("*.csv")
+    assert list(csv.reader(file.read_text().splitlines())) == [["raw"], ["fine"], ["well"]]
+    assert refused == ["csv cannot have it: Invalid UTF8 payload"]
+    strange = pa.RecordBatch.from_pydict({"span": pa.array([None], pa.month_day_nano_interval())})
+    with pytest.raises(NotImplementedError):
+        sink.write(iter([strange]), task)
+    assert len(refused) == 1, "a type that CSV has no words for is nobody's row"
 
 
 def test_a_file_whose_rows_are_all_refused_is_none(tmp_path: Path) -> None:

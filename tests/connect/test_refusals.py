@@ -153,6 +153,38 @@ sinks:
     assert {letter["connector_name"] for letter in letters} == {"out"}
 
 
+def test_letters_of_an_attempt_that_lost_are_never_seen_and_those_of_a_batch_that_comes_again_once(
+    servers: str, client: blocking.RivvenClient
+) -> None:
+    from pipelines import records
+
+    from rivven.connect.bridge import Letterbox
+    from rivven.spark import decide, writing_of
+
+    client.create_topic("lost-letters", 1)
+    box = Letterbox("out", "lost-letters", writing_of({"servers": servers}))
+
+    def post(batch_id: int, *ids: int) -> Any:
+        letters = Letters("out", "lost-letters")
+        letters.refuse(rows(*ids), "no")
+        written = box.post(letters, Batch("a-query-of-its-own", batch_id))
+        letters.close()
+        return written
+
+    post(0, 1)  # the driver died after the sink's commit and before this was decided
+    again = post(0, 1)
+    decide(box.writing, [again, None])
+    late = post(0, 1)  # and again, between our decision and Spark's
+    decide(box.writing, [late])
+    decide(box.writing, [post(3, 2, 5)])  # batches without letters have no number
+    found = [
+        json.loads(base64.b64decode(json.loads(each.value)["payload_b64"]))["id"]
+        for each in records(client, "lost-letters")
+    ]
+    assert found == [1, 2, 5]
+    assert box.post(Letters("out", "lost-letters"), Batch("a-query-of-its-own", 4)) is None
+
+
 def test_a_record_too_large_for_its_topic_is_a_letter(
     spark: SparkSession, servers: str, client: blocking.RivvenClient, tmp_path: Path
 ) -> None:

@@ -34,6 +34,10 @@ FOLDER_BYTES_MAX = 700
 NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 """The folder of what is null or empty, as Hive and Spark call it."""
 
+ROW_TO_BLAME = (ValueError, OverflowError)
+"""Errors that a single row can cause: a text that is no UTF-8, a year that Python has not. A column that there is no
+way to write is another error, for it must not send a whole topic to the letters; and Parquet takes any row."""
+
 Refuse = Callable[["pa.RecordBatch", str], None]
 
 
@@ -249,13 +253,15 @@ class Sorter:
         try:
             encoding.write(data)
             written = rows.num_rows
-        except (ValueError, OverflowError):  # ArrowInvalid and UnicodeError among them
+        except ROW_TO_BLAME:
+            if self._form == "parquet":
+                raise
             written = 0
             for place in range(rows.num_rows):
                 try:
                     encoding.write(data.slice(place, 1))
                     written += 1
-                except (ValueError, OverflowError) as error:
+                except ROW_TO_BLAME as error:
                     self._refuse(rows.slice(place, 1), f"{self._form} cannot have it: {error}")
         self._open[folder][0].rows += written
         if encoding.bytes_written >= self._max_file_bytes:

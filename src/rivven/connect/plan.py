@@ -105,7 +105,7 @@ def _sink(name: str, entry: SinkEntry) -> QueryPlan:
         entry=entry,
         reads=", ".join([_topics_shown(entry), *limits]),
         changes=tuple(map(_step, entry.transforms)),
-        writes=_shown("sink", sink) + (f"; what cannot be written to {entry.dead_letter_topic}" if dead else ""),
+        writes=_shown("sink", sink) + (f"; what it refuses to topic {entry.dead_letter_topic}" if dead else ""),
         trigger_ms=max(trigger_ms, 1000) if rate else trigger_ms,
         checkpoint=f"checkpoints/sinks/{name}",
         delivery=sink.delivery,

@@ -442,8 +442,9 @@ HOPELESS = (
     "FAILED_READ_FILE",
     "MALFORMED_RECORD_IN_PARSING",
     "ConfigException",
-    "RowRefused",
-    "CannotSort",
+    "refusals.RowRefused",
+    "files.CannotSort",
+    "webhook.Rejected",
 )
 """What no restart mends."""
 

@@ -181,7 +181,8 @@ class ExternalizeBlob(Transform[ExternalizeBlobSettings]):
 
         put.__annotations__ = {"values": pa.Array, "return": pa.Array}  # Spark goes by these, and not by their texts
         large = F.when(F.octet_length(value) > F.lit(settings.size_threshold), value.cast("binary"))
-        made: Column = arrow_udf(put, StringType())(large)
+        function: Any = arrow_udf  # whose stub knows nothing of a function that says its types itself
+        made: Column = function(put, StringType())(large)
         return made
 
 
