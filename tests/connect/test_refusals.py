@@ -182,7 +182,9 @@ def test_letters_of_an_attempt_that_lost_are_never_seen_and_those_of_a_batch_tha
         for each in records(client, "lost-letters")
     ]
     assert found == [1, 2, 5]
-    assert box.post(Letters("out", "lost-letters"), Batch("a-query-of-its-own", 4)) is None
+    none = Letters("out", "lost-letters")
+    assert box.post(none, Batch("a-query-of-its-own", 4)) is None
+    none.close()
 
 
 def test_a_record_too_large_for_its_topic_is_a_letter(
