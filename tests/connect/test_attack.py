@@ -120,7 +120,7 @@ def test_an_address_that_is_none_is_found_before_anybody_waits_for_it(server: st
 
 
 @pytest.mark.parametrize(
-    "server", ["localhost", "a-1.b_2.c:9092", "[::1]:9092", "::1", "10.0.0.1:1", "böse.example:9092"]
+    "server", ["localhost", "a:1, b:2", "a-1.b_2.c:9092", "[::1]:9092", "::1", "10.0.0.1:1", "böse.example:9092"]
 )
 def test_an_address_that_is_one_is_taken(server: str) -> None:
     text = f"broker: {{bootstrap_servers: ['{server}']}}\nsources: {{s: {{connector: datagen, topic: t}}}}"

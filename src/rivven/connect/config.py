@@ -50,7 +50,12 @@ def _cut(text: str) -> str:
 
 
 def _servers(texts: Iterable[str]) -> str | None:
-    return next(filter(None, map(_server, texts)), None)
+    return next(filter(None, map(_server, addresses(texts))), None)
+
+
+def addresses(texts: Iterable[str]) -> list[str]:
+    """One by one: a variable of the environment has several in one text, with commas between them."""
+    return [each.strip() for text in texts for each in text.split(",")]
 
 
 def _server(text: str) -> str | None:
@@ -109,6 +114,10 @@ class Broker(Settings):
     connection_timeout_ms: int = setting("How long a connection may take.", default=10_000, least=1, most=86_400_000)
     request_timeout_ms: int = setting("How long an answer may take.", default=30_000, least=1, most=86_400_000)
     tls: Tls = setting("TLS to the broker.", factory=Tls)
+
+    @property
+    def servers(self) -> list[str]:
+        return addresses(self.bootstrap_servers)
 
 
 # Sources, sinks, pipelines

@@ -327,7 +327,7 @@ def _check_broker(config: ConnectConfig) -> int:
     from .topics import connect
 
     assert config.broker is not None, "the caller has looked"
-    servers = ", ".join(config.broker.bootstrap_servers)
+    servers = ", ".join(config.broker.servers)
     try:
         with connect(config.broker) as client:
             client.ping()

@@ -24,9 +24,9 @@ class TopicTrouble(RivvenError, code=203):
 
 def spark_options(broker: Broker) -> dict[str, str]:
     """How the format `rivven` reaches the broker."""
-    made = {"servers": ",".join(broker.bootstrap_servers)}
+    made = {"servers": ",".join(broker.servers)}
     if broker.tls.enabled:
-        host = broker.bootstrap_servers[0].rpartition(":")[0] or broker.bootstrap_servers[0]
+        host = broker.servers[0].rpartition(":")[0] or broker.servers[0]
         made["tlsCaCertPath"] = broker.tls.ca_path or ""
         made["tlsServerName"] = broker.tls.server_name or host
         if broker.tls.cert_path and broker.tls.key_path:
@@ -42,10 +42,10 @@ def connect(broker: Broker) -> blocking.RivvenClient:
         request_timeout_ms=broker.request_timeout_ms,
     )
     if not broker.tls.enabled:
-        return blocking.connect(broker.bootstrap_servers, options=options)
+        return blocking.connect(broker.servers, options=options)
     known = spark_options(broker)
     return blocking.connect_tls(
-        broker.bootstrap_servers,
+        broker.servers,
         known["tlsCaCertPath"],
         known["tlsServerName"],
         known.get("tlsClientCertPath"),
