@@ -282,11 +282,16 @@ def test_owners_decide_over_the_attempts_of_many(tmp_path):
                 async with await client.attempt("query", 0, 1) as failed:
                     await (await failed.producer("t")).put(b"never")
                     raise ZeroDivisionError
+            with pytest.raises(rivven.ServerException, match="CONCURRENT_TRANSACTIONS"):
+                await client.forget_owner("query", 0)
             await client.decide("query", 0, 1, [left.identity])
             assert await everything(client, "t") == [b"0", b"2", b"flushed and left"]
             assert (await client.register_owner("query")).epoch == 1
             with pytest.raises(rivven.Fenced):
                 await client.decide("query", 0, 2, [])
+            for _ in range(2):
+                await client.forget_owner("query", 1)
+            assert await client.register_owner("query") == rivven.Owner("query", 0, -1)
 
     play(scene())
 

@@ -368,6 +368,29 @@ def test_an_owner_is_forgotten_on_request_once_nothing_of_it_is_open():
     assert desk.txns.owners() == []
 
 
+def test_an_owner_is_forgotten_by_its_present_registration_alone():
+    desk = ready()
+    desk.register()
+    assert isinstance(desk.ask(ForgetOwner("query", 0)), OwnerFenced)
+    assert isinstance(desk.ask(ForgetOwner("query", 2)), OwnerNotFound), "nobody has that epoch yet"
+    assert desk.ask(ForgetOwner("query", 1)) == Forgotten("query")
+
+
+def test_what_comes_late_from_an_owner_that_was_forgotten_commits_nothing():
+    desk = ready()
+    desk.decide(0, 1, 2)
+    desk.ask(ForgetOwner("query", 0))
+    assert isinstance(desk.decide(0, 1, 2), OwnerNotFound)
+    assert isinstance(desk.begin(3, owner="query", owner_epoch=0, sequence=0), OwnerNotFound)
+    markers = list(desk.markers)
+    desk.register()
+    desk.attempt(4, 0, T0)
+    assert isinstance(desk.decide(0, 1, 2), DecisionRefused), "those it names are not open"
+    desk.pass_time(desk.config.timeout_ms_default)
+    assert desk.markers[len(markers) :] != []
+    assert desk.verdicts()[(4, T0)] is False, "nobody decides for it"
+
+
 def test_an_owner_that_decides_nothing_for_a_year_is_forgotten():
     desk = ready()
     desk.decide(0, 1)

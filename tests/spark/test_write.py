@@ -12,6 +12,8 @@ from pyspark.sql import functions as sql
 from tables import Topics, values
 
 from rivven.client import blocking
+from rivven.spark.options import for_writing
+from rivven.spark.sink import BatchWriter, Written
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -165,6 +167,22 @@ def test_numbered_writes_count_once(topics: Topics, spark: SparkSession) -> None
         rows = spark.createDataFrame([(value,)], "value STRING")
         write(rows, topics, topic, ownerId="nightly", sequence=str(sequence))
     assert values(topics.read(topic)) == ["a", "b", "c"]
+
+
+def test_a_write_without_a_name_leaves_no_owner_behind(topics: Topics) -> None:
+    topic = topics.make()
+    writing = for_writing({"servers": topics.servers, "topic": topic}, stream=False)
+    writer = BatchWriter(writing)
+    owner = topics.client.register_owner(writer._owner)
+    attempt = topics.client.attempt(owner.owner, owner.epoch, 0)
+    attempt.producer(topic).put(b"kept")
+    attempt.flush()
+    writer.commit([Written(1, owner.owner, owner.epoch, 0, attempt.identity), None])
+    attempt.close()
+    assert values(topics.read(topic)) == ["kept"]
+    assert topics.client.register_owner(owner.owner).decided == -1, "nobody knows it"
+    writer.abort([])
+    assert topics.client.register_owner(owner.owner).epoch == 0
 
 
 def test_what_is_not_committed_is_not_read(topics: Topics, client: blocking.RivvenClient) -> None:

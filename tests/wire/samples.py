@@ -136,6 +136,7 @@ OUR_REQUESTS: dict[str, Request] = {
     "RegisterOwner": q.RegisterOwner("query", True),
     "BeginOwnedTransaction": q.BeginOwnedTransaction("x", 7, 0, 60_000, "query", 1, 300),
     "Decide": q.Decide("query", 1, 300, (q.TxnProducer(7, 0), q.TxnProducer(8, 2))),
+    "ForgetOwner": q.ForgetOwner("query", 1),
     "Handshake/capabilities": q.Handshake(2, "rivven-client", 15),
 }
 
@@ -174,6 +175,7 @@ PROTOBUF_REQUESTS: dict[str, Request] = {
     "Consume": q.Consume("t", 0, 300, 500, None, 5000),
     "ProduceBatches": OUR_REQUESTS["ProduceBatches/transactional"],
     "Decide": OUR_REQUESTS["Decide"],
+    "ForgetOwner": OUR_REQUESTS["ForgetOwner"],
 }
 
 PROTOBUF_RESPONSES: dict[str, Response] = {

@@ -78,6 +78,7 @@ KNOWN = {
     44: ("RegisterOwner", lambda b: (b.s(), b.flag())),
     45: ("BeginOwnedTransaction", lambda b: (b.s(), b.u(), b.u(), b.maybe(b.u), b.s(), b.u(), b.u())),
     46: ("Decide", lambda b: (b.s(), b.u(), b.u(), b.many(b.u, b.u))),
+    47: ("ForgetOwner", lambda b: (b.s(), b.u())),
 }
 
 

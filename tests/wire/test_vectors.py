@@ -78,6 +78,7 @@ def test_there_are_forty_requests_and_forty_two_responses_and_ours_come_after_th
         "RegisterOwner",
         "BeginOwnedTransaction",
         "Decide",
+        "ForgetOwner",
     ]
     assert [kind.__name__ for kind in responses.RESPONSES[42:]] == [
         "ProducedBatches",

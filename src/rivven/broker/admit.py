@@ -82,6 +82,7 @@ def resolve(request: Request) -> list[Need]:
             | ask.RegisterOwner()
             | ask.BeginOwnedTransaction()
             | ask.Decide()
+            | ask.ForgetOwner()
         ):
             return [Need("cluster", CLUSTER, "idempotent_write")]
         case ask.AlterQuotas():

@@ -16,6 +16,7 @@ from rivven.errors import (
     ConcurrentTransactions,
     InvalidProducerIdMapping,
     Malformed,
+    OwnerNotFound,
     PartitionNotInTransaction,
     RivvenError,
     TransactionNotFound,
@@ -81,6 +82,7 @@ class NativeTransactions:
             ask.RegisterOwner: self._register_owner,
             ask.BeginOwnedTransaction: self._begin_owned,
             ask.Decide: self._decide,
+            ask.ForgetOwner: self._forget_owner,
         }
 
     def _ask(self, request: txn.TxnAsk, reply: Reply, response: Response) -> None:
@@ -415,6 +417,13 @@ class NativeTransactions:
         self._broker.transactions.ask(
             txn.Decide(request.owner, request.owner_epoch, request.sequence, committing), answer
         )
+
+    def _forget_owner(self, request: ask.ForgetOwner, reply: Reply) -> None:
+        def answer(result: object) -> None:
+            gone = isinstance(result, txn.Forgotten | OwnerNotFound)
+            self._fulfil(reply, (None if gone else _said(result)) or tell.Ok())
+
+        self._broker.transactions.ask(txn.ForgetOwner(request.owner, request.owner_epoch), answer)
 
 
 def _whose(request: InTransaction) -> tuple[str, ProducerId, Epoch]:

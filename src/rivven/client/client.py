@@ -38,6 +38,7 @@ from .transaction import (
     Owner,
     Transactions,
     decide,
+    forget_owner,
     register_owner,
 )
 from .values import GroupState, Message, ProducerState
@@ -321,6 +322,11 @@ class RivvenClient(Admin):
         """Of all attempts under the owner and the sequence these commit, named by their `identity`, and all others
         abort. A sequence is decided once: whoever asks again is told what was decided."""
         return await decide(self._channel, owner, owner_epoch, sequence, committing)
+
+    async def forget_owner(self, owner: str, owner_epoch: int) -> None:
+        """Have the server forget an owner whose work is done. Use its name for nothing else: what was decided under
+        it is not known any more. Refused while an attempt of it is open."""
+        await forget_owner(self._channel, owner, owner_epoch)
 
     async def init_producer_id(self, previous_producer_id: int | None = None) -> ProducerState:
         """An identity for idempotent records; the previous one's, if given, with a new epoch."""

@@ -76,6 +76,10 @@ async def decide(
     return Decision(answer.sequence, answer.known, committed, answer.repeated)
 
 
+async def forget_owner(channel: Channel, owner: str, owner_epoch: int) -> None:
+    await channel.ask(ask.ForgetOwner(owner, owner_epoch), tell.Ok)
+
+
 async def _check_decisions(channel: Channel) -> None:
     if not (await channel.connection()).capabilities & Capability.DECISIONS:
         raise ConfigException(reason="this server decides over no transactions; transactions here need a newer one")

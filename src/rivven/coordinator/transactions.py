@@ -34,7 +34,7 @@ from rivven.errors import (
     TransactionNotFound,
     TransactionTooLarge,
 )
-from rivven.model import Epoch, ProducerId, TopicPartition
+from rivven.model import NO_EPOCH, Epoch, ProducerId, TopicPartition
 
 from .decisions import Awaited, Committed, Owner, Verdicts, decided, registered
 from .timers import Timers
@@ -242,7 +242,9 @@ class Transactions:
             case Decide():
                 return self._decide(request, reply_id, now_ms)
             case ForgetOwner():
-                owner = self._known_owner(request.owner, -1)
+                owner = self._known_owner(request.owner, request.owner_epoch)
+                if request.owner_epoch != NO_EPOCH:
+                    owner.check_epoch(request.owner_epoch)
                 if owner.members:
                     reason = f"owner {request.owner!r} has {len(owner.members)} transactions open"
                     raise ConcurrentTransactions(transaction="", reason=reason)

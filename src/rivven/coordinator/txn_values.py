@@ -193,9 +193,17 @@ class Decide:
 
 @dataclass(frozen=True, slots=True)
 class ForgetOwner:
-    """An operator gives up an owner for good, and all that it remembers of its decisions."""
+    """An owner is given up for good, and all that it remembers of its decisions: by an operator, or by itself.
+
+    Refused while a transaction of it is open, and for a registration that is not the present one, if one is named.
+    The name must not be used for other work: what was decided under it would not be known any more. What arrives
+    late from the work that is done does no harm. A decision finds no owner, or none of those it names open. An
+    attempt that registers and begins anew is never decided for, so it aborts in time. An attempt that had committed
+    and begins anew repeats records that its partitions know by their numbers.
+    """
 
     owner: str
+    owner_epoch: int = NO_EPOCH
 
 
 OwnerAsk = RegisterOwner | Decide | ForgetOwner

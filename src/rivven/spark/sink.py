@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
 from pyspark import TaskContext
@@ -34,6 +34,11 @@ ALREADY_DECIDED = "ALREADY_DECIDED"
 RECORD = ("key", "value", "headers", "timestamp")
 
 log = logging.getLogger("rivven.spark")
+
+
+class Registration(NamedTuple):
+    owner: str
+    epoch: int
 
 
 @dataclass(frozen=True)
@@ -61,11 +66,15 @@ class BatchWriter(DataSourceArrowWriter):
         return write_rows(self._writing, self._owner, self._sequence, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        decide(self._writing, messages)
+        decided = decide(self._writing, messages)
+        if decided is not None and self._writing.owner is None:
+            forget(self._writing, decided)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         del messages  # a task that was killed sent none, and may have left something open
-        give_up(self._writing, self._owner)
+        given_up = give_up(self._writing, self._owner)
+        if given_up is not None and self._writing.owner is None:
+            forget(self._writing, given_up)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -211,25 +220,36 @@ def _written(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:
     return [each for each in messages if isinstance(each, Written)]
 
 
-def decide(writing: Writing, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Have what the tasks wrote committed, all at once; it may have been decided before."""
+def decide(writing: Writing, messages: Sequence[WriterCommitMessage | None]) -> Registration | None:
+    """Have what the tasks wrote committed, all at once; it may have been decided before. None: there was nothing."""
     written = [each for each in _written(messages) if each.identity is not None]
     if not written:
-        return
+        return None
     latest = max(written, key=lambda each: each.epoch)
     identities = [each.identity for each in written if each.identity is not None]
     client = patiently(lambda: client_of(writing.access))
     patiently(lambda: client.decide(latest.owner, latest.epoch, latest.sequence, identities))
+    return Registration(latest.owner, latest.epoch)
 
 
-def give_up(writing: Writing, owner: str) -> None:
+def give_up(writing: Writing, owner: str) -> Registration | None:
     """Have open attempts of the owner aborted, as far as the broker can be reached: else their time runs out.
 
     A new registration does that. Deciding for none of them would too, and the batch could never be written again.
     """
     if not writing.exactly_once:
-        return
+        return None
     try:
-        client_of(writing.access).register_owner(owner, fence=True)
+        return Registration(owner, client_of(writing.access).register_owner(owner, fence=True).epoch)
     except RivvenError as error:
         log.warning("what was written for %s stays open until its timeout: %s", owner, error)
+        return None
+
+
+def forget(writing: Writing, registration: Registration) -> None:
+    """Have the broker forget an owner that was this write alone. A task that Spark has given up may still register it
+    again: nobody decides for that any more, so what it writes aborts, and the owner stays until its time runs out."""
+    try:
+        client_of(writing.access).forget_owner(*registration)
+    except RivvenError as error:
+        log.debug("the owner %s stays behind: %s", registration.owner, error)

@@ -47,7 +47,7 @@ class Capability(IntFlag):
     METRICS = 4
     """`GetMetrics`"""
     DECISIONS = 8
-    """`RegisterOwner`, `BeginOwnedTransaction` and `Decide`"""
+    """`RegisterOwner`, `BeginOwnedTransaction`, `Decide` and `ForgetOwner`"""
 
 
 CAPABILITIES = Capability.BATCHES | Capability.RECORDS | Capability.METRICS | Capability.DECISIONS

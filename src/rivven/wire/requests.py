@@ -470,6 +470,14 @@ class Decide(Request, frozen=True):
     committing: Annotated[tuple[TxnProducer, ...], AtMost(LIST_MAX)]
 
 
+class ForgetOwner(Request, frozen=True):
+    """Give up an owner whose work is done and whose name is not used again; answered by `Ok`, also if it is unknown.
+    Refused while one of its transactions is open."""
+
+    owner: Name
+    owner_epoch: U64
+
+
 REQUESTS: tuple[type[Request], ...] = (
     *(Authenticate, SaslAuthenticate, ScramClientFirst, ScramClientFinal, Publish, Consume, CreateTopic),
     *(ListTopics, DeleteTopic, CommitOffset, GetOffset, GetMetadata, GetClusterMetadata, Ping),
@@ -479,6 +487,6 @@ REQUESTS: tuple[type[Request], ...] = (
     *(DeleteRecords, DescribeTopicConfigs, Handshake, JoinGroup, SyncGroup, Heartbeat, LeaveGroup),
     *(PublishBatch, IdempotentPublishBatch),
     *(ProduceBatches, FetchBatches, PublishRecords, GetMetrics),
-    *(RegisterOwner, BeginOwnedTransaction, Decide),
+    *(RegisterOwner, BeginOwnedTransaction, Decide, ForgetOwner),
 )
 """In the order of their numbers on the wire."""
