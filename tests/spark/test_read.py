@@ -155,8 +155,16 @@ def test_a_filter_is_handed_down(
 ) -> None:
     """The records are the right ones, and the broker hands out no more than the batches that hold them."""
     before = messages_out(topics.client)
-    assert values(topics.read(letters).where(condition)) == found
+    assert values(topics.read(letters, filterPushdown=True).where(condition)) == found
     assert messages_out(topics.client) - before <= fetched
+
+
+def test_a_table_that_is_used_again_is_whole_again(topics: Topics, letters: str) -> None:
+    """Spark would keep the filters of one use for all others."""
+    table = topics.read(letters)
+    assert table.where("partition = 1 AND offset < 2").count() == 2
+    assert table.count() == 15
+    assert table.where("offset < 3").unionAll(table.where("offset >= 3")).count() == 15
 
 
 def test_times_that_do_not_grow_are_filtered_one_by_one(topics: Topics) -> None:
@@ -164,8 +172,8 @@ def test_times_that_do_not_grow_are_filtered_one_by_one(topics: Topics) -> None:
     for value, moment in (("late", 9_000), ("early", 1_000), ("later", 10_000), ("earliest", 0)):
         topics.fill(topic, 0, [value], first_ms=FIRST_MS + moment)
     at = f"timestamp_millis({FIRST_MS + 9_000})"
-    assert values(topics.read(topic).where(f"timestamp >= {at}")) == ["late", "later"]
-    assert values(topics.read(topic).where(f"timestamp < {at}")) == ["earliest", "early"]
+    assert values(topics.read(topic, filterPushdown=True).where(f"timestamp >= {at}")) == ["late", "later"]
+    assert values(topics.read(topic, filterPushdown=True).where(f"timestamp < {at}")) == ["earliest", "early"]
 
 
 def test_much_more_than_one_fetch_comes_in_order(topics: Topics) -> None:

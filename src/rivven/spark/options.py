@@ -43,6 +43,7 @@ USES: dict[str, tuple[str, ...]] = {
     "endingOffsets": (BATCH,),
     "endingTimestamp": (BATCH,),
     "endingOffsetsByTimestamp": (BATCH,),
+    "filterPushdown": (BATCH,),
     "minPartitions": READ,
     "maxPartitionBytes": READ,
     "failOnDataLoss": READ,
@@ -128,6 +129,7 @@ class Reading:
     fail_on_loss: bool
     group: str | None
     committed: bool
+    takes_filters: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +198,7 @@ def for_reading(options: Mapping[str, str], *, stream: bool) -> Reading:
         fail_on_loss=_flag(options, "failOnDataLoss", True),
         group=options.get("groupId"),
         committed=_choice(options, "isolationLevel", ("read_committed", "read_uncommitted")) == "read_committed",
+        takes_filters=_flag(options, "filterPushdown", False),
     )
 
 

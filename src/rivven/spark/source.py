@@ -51,7 +51,8 @@ class RivvenSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         columns_of(schema)
-        return BatchReader(for_reading(self._options, stream=False), schema)
+        reading = for_reading(self._options, stream=False)
+        return (FilteringReader if reading.takes_filters else BatchReader)(reading, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
         columns_of(schema)
@@ -78,10 +79,6 @@ class BatchReader(DataSourceReader):
         self._reading = reading
         self._schema = schema
         self._selection = Selection()
-
-    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802  # Spark's name
-        self._selection, left = select(filters)
-        yield from left
 
     def partitions(self) -> list[InputPartition]:
         planner = Planner(self._reading)
@@ -114,3 +111,15 @@ class BatchReader(DataSourceReader):
         assert isinstance(partition, Stretch)
         if partition.count:
             yield from rows_of(partition, self._reading, self._schema, self._selection.times_ms)
+
+
+class FilteringReader(BatchReader):
+    """Reads what filters leave. Only for a table that one query uses once, so it must be asked for.
+
+    Spark 4.3 keeps what a reader planned with the table and not with the query. Of a table that is used again, be it
+    in the same query, all uses would read what the latest filters have left.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802  # Spark's name
+        self._selection, left = select(filters)
+        yield from left
