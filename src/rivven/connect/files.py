@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, Literal
@@ -53,6 +54,15 @@ def complaint_about(form: Format, compression: Compression) -> str | None:
     if form == "avro":
         return f"avro is compressed by gzip (deflate) or not at all, not by {compression}"
     return f"{form} is compressed by gzip or not at all, not by {compression}"
+
+
+def absolute(place: str) -> str:
+    """A local path as every process of a run finds it: Spark starts some of them in directories of their own.
+
+    >>> absolute("s3://bucket/orders")
+    's3://bucket/orders'
+    """
+    return place if "://" in place else os.path.abspath(place)
 
 
 # One file

@@ -545,15 +545,15 @@ def _session(config: ConnectConfig, master: str, remote: str | None, state: Any,
     """The Spark session. What the JVM says goes to spark.log in the state directory, unless it may speak."""
     if config.settings.log_level != "debug":
         logging.getLogger("py4j").setLevel(logging.CRITICAL)
-    settings = {"spark.sql.session.timeZone": "UTC", **_local_settings(master), **config.settings.spark}
+    settings = {"spark.sql.session.timeZone": "UTC", **config.settings.spark}
     try:
-        if remote is not None:
-            return _remote_session(remote, settings)
-        from rivven.spark import start
+        from rivven.spark import start, start_remote
     except ImportError as error:
         raise Misused(f"Spark is not installed ({error.name or error}); pip install 'rivven[spark]'") from None
+    if remote is not None:
+        return start_remote(remote, settings, tell=lambda text: typer.echo(text, err=True))
     with _stderr_to(None if verbose else state.path / "spark.log"):
-        return start("rivven-connect", master, settings)
+        return start("rivven-connect", master, _local_settings(master) | settings)
 
 
 def _local_settings(master: str) -> dict[str, str]:
@@ -561,19 +561,6 @@ def _local_settings(master: str) -> dict[str, str]:
     if not master.startswith("local"):
         return {}
     return {"spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1))}
-
-
-def _remote_session(remote: str, settings: dict[str, str]) -> SparkSession:
-    from pyspark.sql import SparkSession
-
-    from rivven.spark import register
-
-    builder = SparkSession.builder.remote(remote)
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    register(spark)
-    return spark
 
 
 @contextmanager

@@ -38,7 +38,9 @@ class Progress:
     def _count(self, report: dict[str, Any]) -> None:
         if "addBatch" in (report.get("durationMs") or {}):  # else it was a look round, under the next batch's number
             self.last_batch = report["batchId"]
-        rows = report.get("numInputRows") or 0
+        rows = report.get("numInputRows")
+        if rows is None:  # Spark Connect tells them by source alone
+            rows = sum(source.get("numInputRows") or 0 for source in report.get("sources") or ())
         duration_ms = (report.get("durationMs") or {}).get("triggerExecution", 0)
         if rows:
             self.rows += rows

@@ -431,6 +431,7 @@ def _report(progress: Any) -> dict[str, Any]:
 TRACEBACK = "Traceback (most recent call last)"
 UNREAD = re.compile(rf"{records.UNREADABLE}: ((?:the record at offset \d|a record: it has \d).*)")
 """As it is told; in the plan of a query, which may be told as well, the same words have no number yet."""
+MISSING = re.compile(r"ModuleNotFoundError: No module named '(rivven)(?:\.[\w.]+)?'")
 STATE = re.compile(r"\s*SQLSTATE: \w+")
 NOISE = re.compile(r"Identifier: |Current (Committed|Available) Offsets|Current State|Thread State")
 PLAIN = ("ValueError", "ConfigException", "CannotRun", "RowRefused", "CannotSort")
@@ -454,6 +455,8 @@ def why(error: BaseException) -> str:
     text = STATE.sub("", str(error))
     if refused := UNREAD.search(text):
         return refused[1]
+    if missing := MISSING.search(text):
+        return f"there is no package {missing[1]} where the tasks run; install {missing[1]} there as it is here"
     if isinstance(error, RivvenError | ValueError | OSError) and not isinstance(error, PySparkException):
         return text
     if TRACEBACK in text:

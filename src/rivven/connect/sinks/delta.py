@@ -15,13 +15,13 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote
 from uuid import uuid4
 
-from rivven.connect.files import NULL_FOLDER, Made, Sorter
+from rivven.connect.files import NULL_FOLDER, Made, Sorter, absolute
 from rivven.connect.sdk import RESERVED, ArrowSink, Batch, Finding, Secret, Settings, Task, setting
 from rivven.connect.stores import AzureAccess, GcsAccess, S3Access, StoreTrouble, told
 
@@ -234,7 +234,7 @@ class DeltaSink(ArrowSink[DeltaSettings]):
         import pyarrow as pa
         from deltalake import DeltaTable
 
-        settings = self.settings
+        self.settings = settings = replace(self.settings, table_uri=absolute(self.settings.table_uri))
         schema = pa.schema([field for field in schema if field.name not in RESERVED])
         see_columns(schema, settings.key_columns, "key_columns")
         with self._trouble("looking at"):

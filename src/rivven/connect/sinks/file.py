@@ -12,13 +12,23 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
 
 from rivven.connect.avro import avro_schema
-from rivven.connect.files import Compression, Format, Made, Sorter, complaint_about, look_at_folders, suffix_of
+from rivven.connect.files import (
+    Compression,
+    Format,
+    Made,
+    Sorter,
+    absolute,
+    complaint_about,
+    look_at_folders,
+    suffix_of,
+)
 from rivven.connect.sdk import POSITION, RESERVED, ArrowSink, Batch, Finding, Settings, Task, setting
 
 if TYPE_CHECKING:
@@ -92,6 +102,7 @@ class FileSink(ArrowSink[FileSinkSettings]):
         data = look_at_folders(schema, self.settings.partition_by)
         if self.settings.format == "avro":
             avro_schema(data)
+        self.settings = replace(self.settings, path=absolute(self.settings.path))
         Path(self.settings.path).mkdir(parents=True, exist_ok=True)
 
     def write(self, batches: Iterator[pa.RecordBatch], task: Task) -> list[tuple[str, str]] | None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
 
+from rivven.connect.files import absolute
 from rivven.connect.sdk import setting
 from rivven.connect.stores import Access, AzureAccess, GcsAccess, LocalAccess, S3Access
 
 from .objects import Objects, ObjectsSettings
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class ObjectStorageSettings(ObjectsSettings):
@@ -52,3 +57,8 @@ class ObjectStorageSink(Objects[ObjectStorageSettings]):
             root: ./objects
     """
     extra = "objects"
+
+    def prepare(self, schema: pa.Schema) -> None:
+        local = replace(self.settings.local, root=absolute(self.settings.local.root))
+        self.settings = replace(self.settings, local=local)
+        super().prepare(schema)

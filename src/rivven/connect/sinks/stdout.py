@@ -53,6 +53,13 @@ class Stdout(Sink[StdoutSettings]):
     record_columns = RESERVED
 
     def start(self, frame: DataFrame, launch: Launch) -> StreamingQuery:
+        from rivven.spark import is_remote
+
+        if is_remote(frame.sparkSession):
+            raise ValueError(
+                "stdout prints where the queries run, and with --remote that is the server; "
+                "write to a topic and look at it with `rivven sql`, or run with --master"
+            )
         settings = self.settings
 
         def show(batch: DataFrame, _batch_id: int) -> None:

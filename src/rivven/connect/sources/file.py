@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from rivven.connect.files import absolute
 from rivven.connect.sdk import Finding, Launch, Settings, Source, Stream, setting
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ class FileSource(Source[FileSourceSettings]):
                 options["columnNameOfCorruptRecord"] = "__corrupt"
         options["maxFilesPerTrigger"] = str(self.settings.max_files_per_trigger)
         path = Path(self.settings.path)
-        where = self.settings.path
+        where = absolute(self.settings.path)
         if path.is_file():  # Spark streams directories: one file is its directory with a filter
             where, options["pathGlobFilter"] = str(path.absolute().parent), GLOB.sub(r"\\\g<0>", path.name)
         return spark.readStream.format(reader_format).schema(schema).options(**options).load(where)
@@ -157,7 +158,7 @@ class FileSource(Source[FileSourceSettings]):
 
         try:
             reader = spark.read.format(reader_format).options(inferSchema="true", **options)
-            return reader.load(self.settings.path).schema.json()
+            return reader.load(absolute(self.settings.path)).schema.json()
         except AnalysisException as error:
             why = error.getCondition() or str(error)
             raise ValueError(f"{self.settings.path}: no columns can be found ({why}); give the schema") from None
