@@ -196,3 +196,18 @@ def test_a_forked_child_has_a_loop_of_its_own(client):
     client.create_topic("t", 1)
     address = str(client._inner._cluster._roster.addresses[0])
     subprocess.run([sys.executable, "-c", FORK, address], check=True, timeout=60)
+
+
+def test_a_consumer_tells_what_it_heard_of_its_partitions(client):
+    client.create_topic("heard", 2)
+    with client.producer("heard") as producer:
+        for number in range(10):
+            producer.put(b"%d" % number, partition=0)
+    client.delete_records("heard", 0, 4)
+    with client.consumer("heard", [0, 1], start_offset=1) as consumer:
+        assert consumer.bounds() == {}
+        taken = consumer.fetch_batches(until=10)
+        assert (taken.partition, consumer.positions()[0]) == (0, 10)
+        assert consumer.bounds()[0] == (4, 10, 10)
+        assert consumer.take_lost() == [(0, 1, 4)]
+        assert consumer.take_lost() == []

@@ -18,6 +18,7 @@ from .failures import (
     TryAgain,
 )
 from .group_consumer import GroupConsumer, MemberOptions
+from .inbox import Bounds
 from .options import Options
 from .producer import Producer
 from .transaction import Attempt, Decision, Owner, Transaction
@@ -43,6 +44,7 @@ __all__ = [
     "ActiveProducer",
     "Admin",
     "Attempt",
+    "Bounds",
     "BufferFull",
     "Closed",
     "ConfigException",

@@ -36,7 +36,7 @@ from . import transaction as shell_transaction
 from .consumer import FETCH_BYTES, WAIT_MS
 from .failures import Closed
 from .group_consumer import MemberOptions
-from .inbox import Isolation
+from .inbox import Bounds, Isolation, Taken
 from .options import Options
 from .outbox import BATCH_BYTES_MAX, BUFFER_BYTES, DELIVERY_TIMEOUT_MS, REQUEST_BYTES_MAX, SendOptions
 from .reader import Reader
@@ -619,6 +619,20 @@ class _Reading(_Blocking[S], Generic[S, K]):
         """The next records as columns; made in the calling thread, while the loop goes on reading."""
         taken = self._thread.run(self._inner._next_chunk(until, wait_ms))
         return taken.to_arrow(columns)
+
+    def fetch_batches(self, *, until: int | None = None, wait_ms: int = 0) -> Taken:
+        """The next batches as they came, and the offset that is wanted first. No data: there is nothing now."""
+        return self._thread.run(self._inner._next_chunk(until, wait_ms))
+
+    def bounds(self) -> dict[K, Bounds]:
+        """What the server told of the partitions with its last answers, for those that have been asked for."""
+        shelves = dict(self._inner._inbox.shelves)
+        return {key: shelf.bounds for key, shelf in shelves.items() if shelf.bounds is not None}
+
+    def take_lost(self) -> list[tuple[K, int, int]]:
+        """Partition, start and end of what was to be read and is gone, since this was last asked."""
+        shelves = dict(self._inner._inbox.shelves)
+        return [(key, *shelf.lost.popleft()) for key, shelf in shelves.items() for _ in range(len(shelf.lost))]
 
     def __iter__(self) -> Iterator[Message]:
         """Messages as they come. What the loop's body has finished with is what an automatic commit covers."""

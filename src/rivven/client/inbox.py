@@ -39,6 +39,18 @@ CHUNKS_AHEAD = 2
 """A partition is asked for more while it holds fewer chunks than this: one in use, one in reserve."""
 
 
+LOST_MAX = 100
+
+
+class Bounds(NamedTuple):
+    """Of a partition, as the server told with its last answer: the first offset that is there, the next that will be
+    written, and the first that is not decided yet, where readers of committed records end."""
+
+    earliest: int
+    latest: int
+    stable: int
+
+
 class Chunk(NamedTuple):
     """What one answer brought for a partition: batches, or the messages of a server that sends none."""
 
@@ -78,8 +90,8 @@ class Shelf:
     """One partition."""
 
     __slots__ = (
-        *("_at", "_ready", "_taken", "chunks", "end_offset", "fetch_offset", "generation"),
-        *("partition", "position", "topic"),
+        *("_at", "_ready", "_taken", "bounds", "chunks", "end_offset", "fetch_offset", "generation"),
+        *("lost", "partition", "position", "topic"),
     )
 
     def __init__(self, topic: str, partition: int, offset: int) -> None:
@@ -88,6 +100,9 @@ class Shelf:
         self.generation = 0
         self.end_offset = -1
         """Where what can be read ended when the server was last asked."""
+        self.bounds: Bounds | None = None
+        self.lost: deque[tuple[int, int]] = deque(maxlen=LOST_MAX)
+        """[start, until) that were passed over because they were gone when they were asked for; the latest."""
         self.chunks: deque[Chunk] = deque()
         self._ready: list[Message] = []
         self._taken = 0
@@ -304,6 +319,8 @@ class Shelves(Generic[K]):
             if part is None or generation != shelf.generation:
                 again = again or generation != shelf.generation
                 continue
+            if part.log_start_offset >= 0:
+                shelf.bounds = Bounds(part.log_start_offset, part.high_watermark, part.last_stable_offset)
             if part.error == OffsetOutOfRange.code:
                 moved, fault = self._out_of_range(shelf, part)
                 again, error = again or moved, error or fault
@@ -319,6 +336,7 @@ class Shelves(Generic[K]):
         """Before the beginning is at the beginning; after the end there is nothing yet."""
         if shelf.fetch_offset >= part.log_start_offset:
             return False, None
+        shelf.lost.append((shelf.fetch_offset, part.log_start_offset))
         if not shelf.chunks:
             shelf.position = max(shelf.position, part.log_start_offset)
         shelf.fetch_offset = part.log_start_offset

@@ -238,6 +238,7 @@ class Reader(Generic[K]):
         return (await self._next_chunk(until, wait_ms)).to_arrow(columns)
 
     async def _next_chunk(self, until: int | None, wait_ms: int) -> Taken:
+        """The next batches as they came, for whoever makes columns of them; without data if there is nothing now."""
         self._check_open()
         await self._attend()
         for key, offset in self.positions().items() if self._handed else ():

@@ -2,6 +2,7 @@
 
 With every answer a partition tells its bounds. So one request tells where all partitions of a topic end, also for
 readers of committed records, and a partition that lost records to retention before they were read is noticed.
+A fetcher that was made NOWHERE is for that alone.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from rivven.client import blocking
+from rivven.client import Bounds, blocking
 from rivven.limits import MIB
 from rivven.record import LOG_APPEND_TIME, walk
 
@@ -17,14 +18,6 @@ FETCH_BYTES = 4 * MIB
 """What is asked for at a time: some 35,000 records of 100 bytes, which Spark takes well."""
 NOWHERE = 2**62
 """An offset that no partition has: whoever asks for it hears the bounds and gets no records."""
-
-
-class Bounds(NamedTuple):
-    """The first offset that is there, the next to be written, and the first that is not decided yet."""
-
-    earliest: int
-    latest: int
-    stable: int
 
 
 class Piece(NamedTuple):
@@ -44,7 +37,7 @@ class Lost(NamedTuple):
 
 
 class Fetcher:
-    """A consumer of one topic that hands out batches as they came, and listens to what is said beside them."""
+    """A consumer of one topic that hands out batches as they came, and what was said beside them."""
 
     def __init__(
         self,
@@ -56,8 +49,6 @@ class Fetcher:
         committed: bool,
     ) -> None:
         self.numbers = [partitions] if isinstance(partitions, int) else list(partitions)
-        self.bounds: dict[int, Bounds] = {}
-        self.lost: list[Lost] = []
         self._consumer = client.consumer(
             topic,
             self.numbers,
@@ -65,9 +56,6 @@ class Fetcher:
             fetch_bytes=FETCH_BYTES,
             isolation="read_committed" if committed else "read_uncommitted",
         )
-        inbox: Any = self._consumer._inner._inbox
-        self._keep = inbox.fetched
-        inbox.fetched = self._fetched
 
     def __enter__(self) -> Fetcher:
         return self
@@ -81,27 +69,21 @@ class Fetcher:
     def next(self, partition: int, until: int) -> Piece | None:
         """The next batches of the only partition; None if it has nothing more before `until`."""
         before = self.position(partition)
-        taken = self._chunk(until)
+        taken = self._consumer.fetch_batches(until=until)
         return Piece(taken.chunk.data, before, until) if self.position(partition) > before else None
+
+    def bounds(self, partition: int) -> Bounds:
+        """As of the last answer."""
+        return self._consumer.bounds()[partition]
+
+    def take_lost(self) -> list[Lost]:
+        """What was passed over since the last time."""
+        return [Lost(*each) for each in self._consumer.take_lost()]
 
     def ask_bounds(self) -> dict[int, Bounds]:
         """The bounds of all partitions, with one request; for a fetcher that is nowhere."""
-        self._chunk(None)
-        return dict(self.bounds)
-
-    def _chunk(self, until: int | None) -> Any:
-        return self._consumer._thread.run(self._consumer._inner._next_chunk(until, 0))
-
-    def _fetched(self, plan: Any, answer: Any) -> Any:
-        asked = {shelf.partition: shelf.fetch_offset for shelf in plan.shelves}
-        kept = self._keep(plan, answer)
-        for part in (part for topic in answer.topics for part in topic.partitions):
-            earliest = part.log_start_offset
-            if earliest >= 0:
-                self.bounds[part.partition] = Bounds(earliest, part.high_watermark, part.last_stable_offset)
-                if asked[part.partition] < earliest:
-                    self.lost.append(Lost(part.partition, asked[part.partition], earliest))
-        return kept
+        self._consumer.fetch_batches()
+        return self._consumer.bounds()
 
 
 def stamped_by_broker(data: Any) -> Iterator[tuple[int, int]]:

@@ -42,17 +42,16 @@ def pieces_of(stretch: Stretch, reading: Reading) -> Iterator[Piece]:
     with Fetcher(client, stretch.topic, stretch.partition, stretch.start, committed=reading.committed) as fetcher:
         while fetcher.position(stretch.partition) < until:
             piece = patiently(lambda: fetcher.next(stretch.partition, until))
-            while fetcher.lost and fetcher.lost[0].start < until:
-                _, start, earliest = fetcher.lost.pop(0)
-                planner.lost(where, start, earliest, "retention, or somebody who deleted records, came first")
+            for _, start, earliest in fetcher.take_lost():
+                if start < until:
+                    planner.lost(where, start, earliest, "retention, or somebody who deleted records, came first")
             if piece is not None:
                 yield piece
-            elif planner.end_of(fetcher.bounds[stretch.partition]) >= until:
-                break  # cleaned by compaction up to the end
-            else:
-                end, position = planner.end_of(fetcher.bounds[stretch.partition]), fetcher.position(stretch.partition)
+                continue
+            end, position = planner.end_of(fetcher.bounds(stretch.partition)), fetcher.position(stretch.partition)
+            if end < until:  # else what was left has been cleaned by compaction
                 planner.lost(where, max(position, end), until, f"the partition ends at {end} now")
-                break
+            break
 
 
 class Shape:
