@@ -2,7 +2,8 @@
 
 Each route has two partitions on `local[2]`. What a topic gives and takes is compared, in turns and in one session,
 with a source that yields the same batches out of memory and a sink that drops them: so the ratio says what the topic
-costs on top of Spark's own way to and from Python. The clock stands around the action, not the session.
+costs on top of Spark's own way to and from Python. The same values are also read by confluent-kafka inside
+`mapInArrow`, as one would without a format. The clock stands around the action, not the session.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ def throughput(spark: Any, peer: Peer, size: int, rows: int, rounds: int) -> lis
         "topic in": lambda: noop(topic.load()),
         "topic in, values": lambda: noop(topic.option("columns", "value").load()),
         "memory in, values": lambda: noop(memory.load().select("value")),
+        "confluent in, values": lambda: noop(by_confluent(spark, servers)),
         "dropped out": lambda: memory.load().select("value").write.format("drain").mode("append").save(),
         "topic out": lambda: (
             memory.load().select("value").write.format("rivven").options(**to_topic).mode("append").save()
@@ -82,6 +84,13 @@ def throughput(spark: Any, peer: Peer, size: int, rows: int, rounds: int) -> lis
             f"topic to Spark, {label}, values, over memory to Spark", medians, "topic in, values", "memory in, values"
         ),
         ratio(
+            f"topic to Spark, {label}, values, over confluent-kafka in mapInArrow",
+            medians,
+            "topic in, values",
+            "confluent in, values",
+            target=1.0,
+        ),
+        ratio(
             f"Spark to topic, {label}, exactly once, over Spark to a sink that drops",
             medians,
             "topic out",
@@ -90,9 +99,8 @@ def throughput(spark: Any, peer: Peer, size: int, rows: int, rounds: int) -> lis
     ]
 
 
-def ratio(bench: str, medians: dict[str, float], ours: str, other: str) -> Result:
+def ratio(bench: str, medians: dict[str, float], ours: str, other: str, *, target: float = 0.8) -> Result:
     value, against = medians[ours], medians[other]
-    target = 0.8
     return {
         "bench": bench,
         "unit": "rows/s",
@@ -179,6 +187,30 @@ def batches(rows: int, size: int) -> Iterator[pa.RecordBatch]:
     )
     for first in range(0, rows, count):
         yield whole.slice(0, min(count, rows - first))
+
+
+def by_confluent(spark: Any, servers: str) -> Any:
+    """The values of the topic, read by a consumer of librdkafka in each task."""
+
+    def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from confluent_kafka import Consumer, TopicPartition
+
+        for number in (each for batch in numbers for each in batch.column(0).to_pylist()):
+            consumer = Consumer({"bootstrap.servers": servers, "group.id": "bench", "enable.auto.commit": False})
+            try:
+                _, end = consumer.get_watermark_offsets(TopicPartition(TOPIC, number))
+                consumer.assign([TopicPartition(TOPIC, number, 0)])
+                last = -1
+                while last + 1 < end:
+                    messages = consumer.consume(10_000, timeout=1.0)
+                    if messages:
+                        last = messages[-1].offset()
+                        values = pa.array([message.value() for message in messages], pa.binary())
+                        yield pa.RecordBatch.from_arrays([values], names=["value"])
+            finally:
+                consumer.close()
+
+    return spark.range(0, PARTITIONS, 1, PARTITIONS).mapInArrow(read, "value BINARY")
 
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))

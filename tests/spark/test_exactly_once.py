@@ -38,7 +38,7 @@ def copy(topics: Topics, source: str, sink: str, checkpoint: Path) -> None:
 def test_a_driver_that_is_killed_round_the_decision_writes_every_record_once(
     topics: Topics, tmp_path: Path, moment: str, counted: int
 ) -> None:
-    """Before it, batch 1 is written and does not count; after it the batch counts, and Spark does not know that yet."""
+    """Before it, batch 1 is written and does not count. After it the batch counts, and Spark does not know yet."""
     source, sink = topics.make(2), topics.make(2)
     sent = [f"{number:02}" for number in range(30)]
     topics.fill(source, 0, sent[::2])
