@@ -195,7 +195,8 @@ def by_confluent(spark: Any, servers: str) -> Any:
     def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from confluent_kafka import Consumer, TopicPartition
 
-        for number in (each for batch in numbers for each in batch.column(0).to_pylist()):
+        for batch in numbers:
+            (number,) = map(int, batch.column(0).to_numpy())
             consumer = Consumer({"bootstrap.servers": servers, "group.id": "bench", "enable.auto.commit": False})
             try:
                 _, end = consumer.get_watermark_offsets(TopicPartition(TOPIC, number))
@@ -204,7 +205,7 @@ def by_confluent(spark: Any, servers: str) -> Any:
                 while last + 1 < end:
                     messages = consumer.consume(10_000, timeout=1.0)
                     if messages:
-                        last = messages[-1].offset()
+                        last = int(messages[-1].offset() or 0)
                         values = pa.array([message.value() for message in messages], pa.binary())
                         yield pa.RecordBatch.from_arrays([values], names=["value"])
             finally:

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from time import monotonic
 from typing import NoReturn
 
-from rivven.client import ServerException, blocking
+from rivven.client import Bounds, ServerException, blocking
 from rivven.errors import RivvenError
 from rivven.model import TopicPartition
 
 from .clients import client_of, patiently
-from .fetching import NOWHERE, Bounds, Fetcher
+from .fetching import NOWHERE, Fetcher
 from .offsets import Offsets, Stretch, split
 from .options import EARLIEST, LATEST, Place, Reading, refuse
 

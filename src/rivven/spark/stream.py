@@ -18,10 +18,10 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from rivven.client import Bounds
 from rivven.errors import RivvenError
 from rivven.model import TopicPartition
 
-from .fetching import Bounds
 from .offsets import Document, Offsets, Stretch, from_document, limited, to_document
 from .options import Reading
 from .planning import Planner, log
