@@ -33,6 +33,15 @@ def test_reports_are_counted_once() -> None:
     assert (progress.batch_ms, progress.rows_per_second) == (50, 400.0)
 
 
+def test_rows_that_only_the_sources_tell_are_counted() -> None:
+    """As through Spark Connect."""
+    report = told(0, 10, None, {"row": 10}, {"row": 10}) | {"numInputRows": None}
+    report["sources"] = [{**report["sources"][0], "numInputRows": rows} for rows in (4, 6)]
+    progress = Progress()
+    progress.take([report])
+    assert (progress.rows, progress.batches) == (10, 1)
+
+
 def test_a_look_round_does_not_hide_the_batch_that_follows() -> None:
     progress = Progress()
     progress.take([told(0, 0, {"row": 5}, {"row": 5}, {"row": 5})])
