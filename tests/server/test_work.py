@@ -188,10 +188,10 @@ def test_a_publish_alone_is_one_receive_and_one_send(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("frame", "calls_max"),
     [
-        (native(ask.Publish(TOPIC, 0, None, bytes(100)), Format.PROTOBUF), 72),
-        (batches_in(), 72),
+        (native(ask.Publish(TOPIC, 0, None, bytes(100)), Format.PROTOBUF), 68),
+        (batches_in(), 60),
         (batches_out(), 70),
-        (kafka_produce(), 70),
+        (kafka_produce(), 64),
         (kafka_fetch(), 68),
     ],
     ids=["publish in protobuf", "batches in", "batches out", "Kafka's Produce", "Kafka's Fetch"],

@@ -120,14 +120,13 @@ class Admission:
         self._quotas = Quotas.from_table(table, dict(defaults))
         self.changes = 0
         """Goes up whenever limits are set or taken away."""
-
-    @property
-    def is_limiting(self) -> bool:
+        self.is_limiting = self._quotas.is_limiting
         """Whether anybody has a limit."""
-        return self._quotas.is_limiting
 
     def charge(self, session: Session, key: str, amount: int) -> None:
         """Count, and hold the client up if it had too much."""
+        if not self.is_limiting:
+            return
         now_us = self._clock.now_us()
         wait_ms = self._quotas.charge(key, amount, session.user, session.client_id, now_us)
         if wait_ms:
@@ -154,5 +153,6 @@ class Admission:
         altered = sum(self._quotas.alter(*change) for change in changes)
         if altered:
             self.changes += 1
+            self.is_limiting = self._quotas.is_limiting
             self._file.save(self._quotas.to_table())
         return altered

@@ -134,7 +134,21 @@ class Native:
         writing.publish(reply.session, log, rows, answer)
         return None
 
+    def _produce_to_one(self, entry: ask.TopicBatches, reply: Reply) -> None:
+        """As most requests have it, with less to keep in mind."""
+        topic, part = entry.topic, entry.partitions[0]
+        assert not isinstance(part.batches, tuple), "only what is sent comes in pieces"
+
+        def answer(produced: Produced) -> None:
+            told_of = tell.TopicProduced(topic, (_partition_produced(part.partition, produced),))
+            self._fulfil(reply, tell.ProducedBatches((told_of,)))
+
+        self._broker.writing.produce(reply.session, topic, part.partition, memoryview(part.batches), answer)
+
     def _produce_batches(self, request: ask.ProduceBatches, reply: Reply) -> None:
+        if request.transactional_id is None and len(request.topics) == 1 and len(request.topics[0].partitions) == 1:
+            self._produce_to_one(request.topics[0], reply)
+            return
         outcomes: list[tuple[str, list[tell.PartitionProduced | None]]] = []
         in_transaction: list[ForPartition] = []
         left = 1  # one for ourselves, so that an answer on the spot does not end it early
@@ -377,14 +391,16 @@ def _noting(
     """Notes what became of one partition's batches, in its place, and has the whole looked at."""
 
     def answer(produced: Produced) -> None:
-        error = produced.error
-        code, text = (error.code, str(error)) if error is not None else (0, None)
-        parts[place] = tell.PartitionProduced(
-            partition, code, text, produced.base_offset, produced.append_ms, produced.start
-        )
+        parts[place] = _partition_produced(partition, produced)
         settle()
 
     return answer
+
+
+def _partition_produced(partition: int, produced: Produced) -> tell.PartitionProduced:
+    base_offset, append_ms, start, error = produced
+    code, text = (error.code, str(error)) if error is not None else (0, None)
+    return tell.PartitionProduced(partition, code, text, base_offset, append_ms, start)
 
 
 def _partition_fetched(partition: int, found: Fetched) -> tell.PartitionFetched:

@@ -47,13 +47,22 @@ class Writing:
         self._publisher = publisher
         self._partitioner = partitioner
         self._admission = admission
+        self._known: dict[tuple[str, int], Log] = {}
+        """Partitions that were published to, for as long as no topic changes."""
+        self._known_for = -1
 
     def log_for(self, name: str, partition: int | None, key: bytes | None = None, records: int = 1) -> Log:
         """The partition to publish to, of a topic that is made if need be; chosen by the key where it is not said."""
+        if self._known_for != (changes := self._topics.changes):
+            self._known_for = changes
+            self._known.clear()
+        elif partition is not None and (known := self._known.get((name, partition))) is not None:
+            return known
         topic = self._topics.to_publish(name, partition)
         if partition is None:
             partition = self._partitioner.choose(name, topic.partitions, key, self._clock.now_ms(), records)
-        return self._topics.log(name, partition)
+        log = self._known[name, partition] = self._topics.log(name, partition)
+        return log
 
     def plain_log(self, name: str, partition: int) -> Log | None:
         """The partition, if single records may be put there without a look at them or at who sends them: nothing is

@@ -366,27 +366,20 @@ class Store:
         if log.deleted:
             raise UnknownTopic(partition=f"partition {log.partition}: its topic was deleted")
         now_ms = self._clock.now_ms() if now_ms is None else now_ms
-        if self._policy.writes == 0:
-            done = self._append(log, batch, header, now_ms, leader_epoch)
-            log.advance(done.next_offset)
-            if done.position == 0:
-                self._checkpoint_wanted = True  # the segment before it is complete, and wants its sync
-            return done
-        self._journal.admit(len(batch))
+        syncs = self._policy.writes != 0
+        if syncs:
+            self._journal.admit(len(batch))
         try:
             done = log.append(batch, header, now_ms=now_ms, leader_epoch=leader_epoch)
         except OSError as error:  # a full disk is no OSError any more at this point
             self._end(error, log.active.path)
-        self._journal.queue(log, Kind.APPEND, batch, done[1])
+        if syncs:
+            self._journal.queue(log, Kind.APPEND, batch, done[1])
+        else:
+            log.advance(done.next_offset)
+            if done.position == 0:
+                self._checkpoint_wanted = True  # the segment before it is complete, and wants its sync
         return done
-
-    def _append(
-        self, log: Log, batch: bytearray | memoryview, header: BatchHeader, now_ms: int, leader_epoch: int
-    ) -> Appended:
-        try:
-            return log.append(batch, header, now_ms=now_ms, leader_epoch=leader_epoch)
-        except OSError as error:  # a full disk is no OSError any more at this point
-            self._end(error, log.active.path)
 
     def truncate(self, log: Log, offset: int) -> Offset:
         """Drop every batch that reaches `offset` or beyond. Waits until a crash can no longer undo it."""

@@ -360,12 +360,15 @@ cdef class Line:
         return number
 
     cdef int widen(self) except -1:
-        cdef uint64_t room = max(4, 2 * self.slots_room), number
+        cdef uint64_t room = 2 * self.slots_room if self.slots_room else 4
+        cdef uint64_t number = self.first
+        cdef uint64_t end = self.first + <uint64_t>self.owed
         cdef Slot *slots = <Slot *>PyMem_Malloc(room * sizeof(Slot))
         if slots == NULL:
             raise MemoryError
-        for number in range(self.first, self.first + <uint64_t>self.owed):
+        while number != end:
             slots[number & (room - 1)] = self.slots[number & (self.slots_room - 1)]
+            number += 1
         PyMem_Free(self.slots)
         self.slots, self.slots_room = slots, room
         return 0
