@@ -8,23 +8,21 @@ rivvend; what is written to the mock broker is forgotten too soon to be read bac
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable
-from typing import Any
 
 import pyarrow as pa
 
 from bench import confluent
 from bench.peers import TOPIC, MockBroker, Peer, Rivvend, running
+from bench.spread import Result, alone, versus
 from rivven import blocking
 
 VALUE = bytes(100)
-Result = dict[str, Any]
 
 
 def run(*, quick: bool = False) -> list[Result]:
-    rounds, tables, records = (3, 2, 200_000) if quick else (9, 5, 1_000_000)
+    rounds, tables, records = (1, 1, 100_000) if quick else (9, 5, 1_000_000)
     table = pa.table({"value": pa.array([VALUE] * 500_000, pa.binary())})
     with running(Rivvend, MockBroker) as (peers, missing):
         ours, mock = peers[0], next(iter(peers[1:]), None)
@@ -43,29 +41,28 @@ def run(*, quick: bool = False) -> list[Result]:
             ours.reset(1)  # what is written from Arrow is what the readers after it read
             for name, way in ways.items():
                 rates[name].append(way())
-    medians = {name: statistics.median(values) for name, values in rates.items()}
     results = [
-        figure("from Arrow, 100 B", medians["from Arrow"], 2_000_000),
-        figure("into Arrow, 100 B", medians["into Arrow"], 3_000_000),
+        figure("from Arrow, 100 B", rates["from Arrow"], 2_000_000),
+        figure("into Arrow, 100 B", rates["into Arrow"], 3_000_000),
     ]
     if mock is None:
-        alone = figure("read record by record, 100 B", medians["read"], None)
+        alone = figure("read record by record, 100 B", rates["read"], None)
         return [*results, alone, *({"bench": "put record by record", "note": f"left out: {why}"} for why in missing)]
-    results.append(beside("read", medians, ours.name, None))
-    return [*results, *(beside("put", medians, peer.name, 1.0) for peer in (ours, mock))]
+    results.append(beside("read", rates, ours.name, None))
+    return [*results, *(beside("put", rates, peer.name, 1.0) for peer in (ours, mock))]
 
 
-def beside(way: str, medians: dict[str, float], place: str, target: float | None) -> Result:
+def beside(way: str, rates: dict[str, list[float]], place: str, target: float | None) -> Result:
     """Ours over confluent-kafka's at that broker."""
-    value, against = medians[way], medians[f"confluent {way}, {place}"]
-    bench = f"{way} record by record, 100 B, over confluent-kafka at {place}"
-    result = {**figure(bench, value, None), "against": round(against), "ratio": round(value / against, 2)}
-    return result if target is None else {**result, "target": target, "met": value >= target * against}
+    rival = f"confluent-kafka at {place}"
+    theirs = rates[f"confluent {way}, {place}"]
+    bench = f"our client: {way} record by record, 100 B"
+    return versus(bench, "records/s", rates[way], rival, theirs, target=target)
 
 
-def figure(bench: str, value: float, target: int | None) -> Result:
-    result = {"bench": bench, "unit": "records/s", "value": round(value)}
-    return result if target is None else {**result, "target": target, "met": value >= target}
+def figure(bench: str, rates: list[float], target: int | None) -> Result:
+    result = alone(f"our client: {bench}", "records/s", rates)
+    return result if target is None else {**result, "target": target, "met": result["value"] >= target}
 
 
 def from_arrow(peer: Peer, table: pa.Table, times: int) -> float:

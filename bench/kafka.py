@@ -13,15 +13,15 @@ company.
 from __future__ import annotations
 
 import socket
-import statistics
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
 from bench import confluent, load, members
-from bench.contest import Result, latencies, left_out, median
+from bench.contest import CLIENT, latencies
 from bench.load import Framing, Plan, Script, Shape
 from bench.peers import START_S, TOPIC, MockBroker, Peer, Rivvend, cpu_seconds, running
+from bench.spread import Result, alone, left_out, take_turns, versus
 from rivven.wire import Splitter
 from rivven.wire.kafka import decode_response, encode_request
 from rivven.wire.kafka.made.metadata import API_KEY as METADATA
@@ -36,6 +36,7 @@ PUT_TARGET = 0.9
 METADATA_VERSION = 12
 MANY_PARTITIONS = 1000
 GROUP_MEMBERS = 500
+READER = "confluent-kafka"
 TAIL_BYTES = 16
 
 
@@ -48,8 +49,8 @@ class Rate(NamedTuple):
 def run(*, quick: bool = False) -> list[Result]:
     results: list[Result] = []
     for shown, value_bytes in VALUE_BYTES.items():
-        results += records(shown, value_bytes, rounds=3 if quick else 9, share=0.3 if quick else 1.0)
-    return [*results, *many(rounds=3 if quick else 9, seconds=1.0 if quick else 2.0)]
+        results += records(shown, value_bytes, rounds=1 if quick else 9, share=0.1 if quick else 1.0)
+    return [*results, *many(rounds=1 if quick else 9, seconds=0.5 if quick else 2.0)]
 
 
 # Records, by confluent-kafka
@@ -66,8 +67,8 @@ def records(shown: str, value_bytes: int, *, rounds: int, share: float) -> list[
         for peer in peers:
             peer.reset(PARTITIONS)
             put(peer, value, kept)
-        read_kept = take_turns(peers, partial(read, records=kept), rounds=rounds)
-        put_sent = take_turns(peers, partial(put_afresh, value=value, records=sent), rounds=rounds)
+        read_kept = turns(peers, partial(read, records=kept), rounds=rounds)
+        put_sent = turns(peers, partial(put_afresh, value=value, records=sent), rounds=rounds)
         read_sent = [read(ours, sent) for _ in range(rounds)]
     megabytes = round(kept * value_bytes / 1e6)
     return [
@@ -83,14 +84,8 @@ def whole_calls(sent_bytes: float, value_bytes: int) -> int:
     return max(1, int(sent_bytes) // value_bytes // step) * step
 
 
-def take_turns(peers: list[Peer], way: Callable[[Peer], Rate], *, rounds: int) -> dict[str, list[Rate]]:
-    seen: dict[str, list[Rate]] = {peer.name: [] for peer in peers}
-    order = list(peers)
-    for _ in range(rounds):
-        for peer in order:
-            seen[peer.name].append(way(peer))
-        order.reverse()
-    return seen
+def turns(peers: list[Peer], way: Callable[[Peer], Rate], *, rounds: int) -> dict[str, list[Rate]]:
+    return take_turns({peer.name: partial(way, peer) for peer in peers}, rounds=rounds)
 
 
 def put_afresh(peer: Peer, *, value: bytes, records: int) -> Rate:
@@ -113,19 +108,25 @@ def costed(peer: Peer, records: int, act: Callable[[], float]) -> Rate:
 
 
 def figure(bench: str, rates: list[Rate]) -> Result:
-    return {
-        "bench": bench,
-        "unit": "records/s",
-        "value": round(statistics.median(rate.records_per_s for rate in rates)),
-        "peer_cpu_us": round(statistics.median(rate.peer_cpu_us for rate in rates), 3),
-    }
+    return alone(bench, "records/s", (rate.records_per_s for rate in rates), peer_cpu_us=cost(rates), client=READER)
 
 
 def beside(bench: str, ours: list[Rate], others: list[Rate], target: float | None) -> Result:
-    one, other = figure(f"{bench}, over librdkafka's mock broker", ours), figure("", others)
-    ratio = one["value"] / other["value"]
-    result = {**one, "against": other["value"], "ratio": round(ratio, 2), "against_peer_cpu_us": other["peer_cpu_us"]}
-    return result if target is None else {**result, "target": target, "met": ratio >= target}
+    return versus(
+        bench,
+        "records/s",
+        (rate.records_per_s for rate in ours),
+        "librdkafka's mock broker",
+        (rate.records_per_s for rate in others),
+        target=target,
+        client=READER,
+        peer_cpu_us=cost(ours),
+        against_peer_cpu_us=cost(others),
+    )
+
+
+def cost(rates: list[Rate]) -> float:
+    return alone("", "us", (rate.peer_cpu_us for rate in rates))["value"]  # type: ignore[no-any-return]
 
 
 # Many partitions, and many members
@@ -142,18 +143,19 @@ def many(*, rounds: int, seconds: float) -> list[Result]:
         begun_s = cpu_seconds(peer.pid)
         seen = [rebalances(peer, f"bench-{number}") for number in range(rounds)]
         cpu_s = (cpu_seconds(peer.pid) - begun_s) / (2 * rounds)
-    metadata = {
-        "bench": f"Kafka metadata of {MANY_PARTITIONS:,} partitions, one request in flight",
-        "unit": "requests/s",
-        "value": round(median(asked, "frames_per_s")),
+    metadata = alone(
+        f"Kafka metadata of {MANY_PARTITIONS:,} partitions, one request in flight",
+        "requests/s",
+        (each.frames_per_s for each in asked),
+        client=CLIENT,
         **latencies(asked),
         **load.doubts(*asked),
-    }
+    )
     group = f"a Kafka group of {GROUP_MEMBERS} members shares {MANY_PARTITIONS:,} partitions"
     return [
         metadata,
-        {**spent(group, [each.first_s for each in seen]), "peer_cpu_s": round(cpu_s, 2)},
-        spent(f"{group} anew, one having left", [each.second_s for each in seen]),
+        alone(group, "s", (each.first_s for each in seen), peer_cpu_s=round(cpu_s, 2)),
+        alone(f"{group} anew, one having left", "s", (each.second_s for each in seen)),
     ]
 
 
@@ -179,12 +181,3 @@ def answer_to(peer: Peer, frame: bytes) -> bytes:
 
 def rebalances(peer: Peer, group: str) -> members.Rebalances:
     return members.measure(peer.port, group, TOPIC, partitions=MANY_PARTITIONS, members=GROUP_MEMBERS)
-
-
-def spent(bench: str, values_s: list[float]) -> Result:
-    return {
-        "bench": bench,
-        "unit": "s",
-        "value": round(statistics.median(values_s), 2),
-        "best": round(min(values_s), 2),
-    }

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from bench.peers import Peer, cpu_seconds, die_with_parent
 
@@ -119,7 +120,9 @@ class Running:
         if self.process.returncode:
             raise LoadFailed(f"{self.peer.name}: {complaint.strip()}; {self.peer.complaints()}")
         told = json.loads(said)
-        if told["errors"] or not told["frames"]:
+        if not told["errors"] and not told["frames"]:
+            raise LoadFailed(f"{self.peer.name}: not one answer within {self.span_s} s")
+        if told["errors"]:
             raise LoadFailed(f"{self.peer.name}: {told['errors']} errors, the first: {told['first_error']!r}")
         rate = told["frames"] / told["seconds"]
         peer_cpu = (cpu_seconds(self.peer.pid) - self.cpu_begun_s) / self.span_s
@@ -192,7 +195,7 @@ def is_native() -> bool:
     return program() != PURE
 
 
-def doubts(*figures: Figures) -> dict[str, str]:
+def doubts(*figures: Figures) -> dict[str, Any]:
     """What a reader should know before believing a result."""
     if not is_native():
         return {"note": "no C compiler: the load generator is Python's and slower than what it measures"}

@@ -57,6 +57,8 @@ class Peer(ABC):
     name: str
     speaks: str
     """The protocol, a name that `bench.frames` knows."""
+    start_s = START_S
+    """How long it may take until it answers."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -134,7 +136,7 @@ class Peer(ABC):
     def _read_line(self) -> str:
         assert self._process is not None
         assert self._process.stdout is not None
-        readable, _, _ = select.select([self._process.stdout], [], [], START_S)
+        readable, _, _ = select.select([self._process.stdout], [], [], self.start_s)
         line = self._process.stdout.readline().decode() if readable else ""
         if not line:
             raise RuntimeError(f"{self.name} did not start: {self.complaints()}")
@@ -142,7 +144,7 @@ class Peer(ABC):
 
     def _wait_until(self, holds: Callable[[], bool]) -> None:
         assert self._process is not None
-        deadline = time.monotonic() + START_S
+        deadline = time.monotonic() + self.start_s
         while not holds():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"{self.name} did not start: {self.complaints()}")
@@ -176,9 +178,13 @@ class Rivvend(Peer):
         self.port = int(found[1])
 
     def reset(self, partitions: int) -> None:
-        if TOPIC in self.ask(ask.ListTopics(), tell.Topics).topics:
-            self.ask(ask.DeleteTopic(TOPIC), tell.TopicDeleted)
-        self.ask(ask.CreateTopic(TOPIC, partitions), tell.TopicCreated)
+        self.create(TOPIC, partitions)
+
+    def create(self, topic: str, partitions: int) -> None:
+        """Anew: whatever there was of that name goes."""
+        if topic in self.ask(ask.ListTopics(), tell.Topics).topics:
+            self.ask(ask.DeleteTopic(topic), tell.TopicDeleted)
+        self.ask(ask.CreateTopic(topic, partitions), tell.TopicCreated)
 
     def ask(self, request: Request, kind: type[R]) -> R:
         with socket.create_connection(("127.0.0.1", self.port), timeout=START_S) as link:
@@ -308,20 +314,6 @@ class MockBroker(Peer):
         except ImportError:
             raise Unavailable("confluent-kafka is not installed") from None
         return str(confluent_kafka.libversion()[0])
-
-
-PEERS: dict[str, type[Peer]] = {"rivvend": Rivvend, "Redis": Redis, "NATS": Nats, "librdkafka": MockBroker}
-
-
-def versions() -> dict[str, str]:
-    """Who is here to be measured, for the head of the results."""
-    told = {}
-    for name, kind in PEERS.items():
-        try:
-            told[name] = kind.version()
-        except Unavailable as why:
-            told[name] = f"not available: {why}"
-    return told
 
 
 @contextmanager

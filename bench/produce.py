@@ -1,10 +1,10 @@
-"""How fast does a broker take batches, when nobody waits for a disk? Ours, a C mock broker, NATS JetStream, Redis.
+"""How fast does a broker take batches, when nobody waits for a disk? Ours, Kafka, a C mock broker, NATS, Redis.
 
-Four producers, each with a partition of its own and five requests in flight, as producers have them. The mock broker
-gets the very same batches in Kafka's Produce: of 16 KB, where our client and Java's start from, and of 1 MB, where
-librdkafka does. Redis and NATS get as many commands in a row as make 16 KB, sent at once. NATS does not sync before
-it answers, Redis has `appendfsync no`, we have the policy `none`: each of the three writes a file into the page
-cache. The mock broker writes nothing, checks nothing and forgets all but the last few megabytes.
+Four producers, each with a partition of its own and five requests in flight, as producers have them. Kafka and the
+mock broker get the very same batches in Kafka's Produce: of 16 KB, where our client and Java's start from, and of
+1 MB, where librdkafka does. Redis and NATS get as many commands in a row as make 16 KB, sent at once. Kafka and NATS
+do not sync before they answer, Redis has `appendfsync no`, we have the policy `none`: each of the four writes a file
+into the page cache. The mock broker writes nothing, checks nothing and forgets all but the last few megabytes.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from collections.abc import Callable
 from functools import partial
 
 from bench import frames, load
-from bench.contest import Result, compare, contest, left_out
+from bench.contest import compare, contest, warm
+from bench.kraft import Kafka
 from bench.load import Figures, Plan, Shape
 from bench.peers import MockBroker, Nats, Peer, Redis, Rivvend, running
+from bench.spread import Result, left_out
 
 PRODUCERS = 4
 IN_FLIGHT = 5
@@ -26,15 +28,17 @@ BATCH_BYTES = {SMALL_BATCH: 16_384, LARGE_BATCH: 1_000_000}
 BATCH_HEAD_BYTES, RECORD_HEAD_BYTES = 61, 12
 VALUE_BYTES = {"100 B": 100, "1 KB": 1000}
 MOCK = "librdkafka's mock broker"
+KAFKA = "Apache Kafka"
 MOCK_TARGET = 0.9
 TARGETS = {"NATS JetStream": 5.0, "Redis": 5.0, "Redis in memory only": None}
 
 
 def run(*, quick: bool = False) -> list[Result]:
-    rounds, seconds = (3, 0.8) if quick else (9, 1.5)
+    rounds, seconds = (1, 0.3) if quick else (7, 1.2)
     in_memory = partial(Redis, appendfsync=None)
     results: list[Result] = []
-    with running(Rivvend, MockBroker, Nats, Redis, in_memory) as (peers, missing):
+    with running(Rivvend, MockBroker, Nats, Redis, in_memory, Kafka) as (peers, missing):
+        warm(peers, quick=quick)
         for shown, value_bytes in VALUE_BYTES.items():
             contenders: dict[str, Callable[[], Figures]] = {}
             for peer in peers:
@@ -42,8 +46,9 @@ def run(*, quick: bool = False) -> list[Result]:
             seen = contest(contenders, rounds=rounds)
             for dialect in DIALECTS:
                 for batch in BATCH_BYTES:
-                    targets = {f"{MOCK}, {batch}": MOCK_TARGET, **(TARGETS if batch == SMALL_BATCH else {})}
-                    bench = f"produce {shown} in batches of {batch}, {dialect}"
+                    targets: dict[str, float | None] = {f"{MOCK}, {batch}": MOCK_TARGET, f"{KAFKA}, {batch}": None}
+                    targets |= TARGETS if batch == SMALL_BATCH else {}
+                    bench = f"produce {shown} in batches of {batch}, {dialect} protocol, no sync"
                     results += compare(bench, seen, f"rivvend {dialect}, {batch}", targets, "records/s")
     return results + left_out("produce in batches", missing)
 

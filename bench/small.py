@@ -4,22 +4,30 @@ from __future__ import annotations
 
 from functools import partial
 
-from bench.contest import Result, compare, contest, left_out, one_in_flight
+from bench.contest import compare, contest, small_ways, warm
+from bench.kraft import Kafka
 from bench.peers import MockBroker, Nats, Redis, Rivvend, running
+from bench.spread import Result, left_out
 
 CLIENTS = 16
-TARGETS = {"Redis": 1.3, "NATS JetStream": 2.0, "librdkafka's mock broker": None, "Redis in memory only": None}
+TARGETS = {
+    "Redis": 1.3,
+    "NATS JetStream": 2.0,
+    "Apache Kafka": None,
+    "librdkafka's mock broker": None,
+    "Redis in memory only": None,
+}
 
 
 def run(*, quick: bool = False) -> list[Result]:
-    rounds, seconds = (3, 0.8) if quick else (9, 2.0)
+    rounds, seconds = (1, 0.3) if quick else (9, 1.5)
     in_memory = partial(Redis, appendfsync=None)
-    with running(Rivvend, Redis, Nats, MockBroker, in_memory) as (peers, missing):
+    with running(Rivvend, Redis, Nats, MockBroker, in_memory, Kafka) as (peers, missing):
+        warm(peers, quick=quick)
         for peer in peers:
             peer.reset(1)
-        contenders = {peer.name: partial(one_in_flight, peer, connections=CLIENTS, seconds=seconds) for peer in peers}
-        seen = contest(contenders, rounds=rounds)
+        seen = contest(small_ways(peers, connections=CLIENTS, seconds=seconds), rounds=rounds)
     return [
-        *compare("16 clients, one request in flight, 100 B", seen, "rivvend", TARGETS, "requests/s"),
+        *compare("16 clients, one request in flight, 100 B, no sync", seen, "rivvend", TARGETS),
         *left_out("16 clients, one request in flight", missing),
     ]

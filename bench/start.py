@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import statistics
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 from bench.peers import Rivvend, free_port
+from bench.spread import Result, alone
 
 START_S_MAX = 1.0
 IDLE_MB_MAX = 120
 IDLE_S = 1.0
 
 
-def run(*, quick: bool = False) -> list[dict[str, Any]]:
-    rounds = 3 if quick else 9
+def run(*, quick: bool = False) -> list[Result]:
+    rounds = 2 if quick else 9
     starts_s, idle_mb = [], []
     with tempfile.TemporaryDirectory(prefix=".bench-start-", dir=".") as root:
         for number in range(rounds):
@@ -36,8 +35,6 @@ def run(*, quick: bool = False) -> list[dict[str, Any]]:
     ]
 
 
-def held(bench: str, unit: str, values: list[float], most: float) -> dict[str, Any]:
-    value = round(statistics.median(values), 2)
-    return {"bench": bench, "unit": unit, "value": value, "best": round(min(values), 2), "target": most} | {
-        "met": value < most
-    }
+def held(bench: str, unit: str, values: list[float], most: float) -> Result:
+    result = alone(bench, unit, values, target=most)
+    return {**result, "met": result["value"] < most}

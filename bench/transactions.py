@@ -8,7 +8,6 @@ them was aborted, so both readers are handed the same.
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from bench.peers import TOPIC, Peer, Rivvend, running
+from bench.spread import Result, alone, percentile, versus
 from rivven import blocking
 from rivven.client.inbox import Isolation
 
@@ -23,11 +23,10 @@ PARTITIONS = 12
 VALUE = bytes(100)
 COMMIT_S = 0.1
 BATCH_BYTES, LINGER_MS = 1_000_000, 5
-Result = dict[str, Any]
 
 
 def run(*, quick: bool = False) -> list[Result]:
-    rounds, seconds, commits = (3, 1.0, 100) if quick else (9, 3.0, 1000)
+    rounds, seconds, commits = (1, 0.5, 50) if quick else (9, 3.0, 1000)
     with running(partial(Rivvend, policy="every_write")) as ((peer,), _):
         peer.reset(PARTITIONS)
         ways = {
@@ -46,30 +45,17 @@ def run(*, quick: bool = False) -> list[Result]:
             order.reverse()
         peer.reset(PARTITIONS)
         waits = commit_times(peer, commits)
-    medians = {name: statistics.median(values) for name, values in rates.items()}
+    committed, uncommitted = rates["read_committed"], rates["read_uncommitted"]
+    put, plain_put = rates["transactional"], rates["plain"]
+    waits_ms = sorted(wait * 1000 for wait in waits)
     return [
-        ratio("produce with 100 ms commits, over plain", medians["transactional"], medians["plain"], 0.8),
-        ratio("read committed, over uncommitted", medians["read_committed"], medians["read_uncommitted"], 0.95),
-        percentile("commit of one record, p50", waits, 0.50),
-        percentile("commit of one record, p99", waits, 0.99),
+        versus("produce with 100 ms commits", "records/s", put, "rivvend, no transactions", plain_put, target=0.8),
+        versus("read committed", "records/s", committed, "rivvend, read uncommitted", uncommitted, target=0.95),
+        *(
+            alone(f"commit of one record, {shown}", "ms", [percentile(waits_ms, share)])
+            for shown, share in (("p50", 0.5), ("p99", 0.99))
+        ),
     ]
-
-
-def ratio(bench: str, value: float, against: float, target: float) -> Result:
-    return {
-        "bench": bench,
-        "unit": "records/s",
-        "value": round(value),
-        "against": round(against),
-        "ratio": round(value / against, 2),
-        "target": target,
-        "met": value >= target * against,
-    }
-
-
-def percentile(bench: str, waits: list[float], share: float) -> Result:
-    found = sorted(waits)[min(len(waits) - 1, int(share * len(waits)))]
-    return {"bench": bench, "unit": "ms", "value": round(found * 1000, 2)}
 
 
 @contextmanager
