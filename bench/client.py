@@ -22,7 +22,7 @@ VALUE = bytes(100)
 
 
 def run(*, quick: bool = False) -> list[Result]:
-    rounds, tables, records = (1, 1, 100_000) if quick else (9, 5, 1_000_000)
+    rounds, tables, records = (1, 1, 100_000) if quick else (5, 5, 1_000_000)
     table = pa.table({"value": pa.array([VALUE] * 500_000, pa.binary())})
     with running(Rivvend, MockBroker) as (peers, missing):
         ours, mock = peers[0], next(iter(peers[1:]), None)

@@ -10,14 +10,16 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from importlib.util import find_spec
 
-from bench import frames, load
+from bench import confluent, frames, load
 from bench.load import Figures, Shape
 from bench.peers import MOCK_PARTITIONS, Peer
 from bench.spread import Result, take_turns, versus
 
 Rounds = dict[str, list[Figures]]
 CLIENT = "bench/load.c"
+READ_RECORDS = 200_000
 
 
 def contest(contenders: Mapping[str, Callable[[], Figures]], *, rounds: int) -> Rounds:
@@ -25,7 +27,7 @@ def contest(contenders: Mapping[str, Callable[[], Figures]], *, rounds: int) -> 
 
 
 def warm(peers: Iterable[Peer], *, quick: bool) -> None:
-    """The same load for everybody, for a while: small requests, then batches."""
+    """The same load for everybody, for a while: small requests, then batches, then what confluent-kafka does."""
     seconds = 0.3 if quick else 4.0
     for peer in peers:
         peer.reset(MOCK_PARTITIONS)
@@ -34,6 +36,10 @@ def warm(peers: Iterable[Peer], *, quick: bool) -> None:
         if peer.speaks in ("native", "kafka"):  # the others know no batches
             bulk = frames.bulk(peer.speaks, 100, 100, connections=MOCK_PARTITIONS)
             load.run(peer, bulk, Shape(connections=MOCK_PARTITIONS, seconds=seconds / 2))
+        if not quick and peer.serves_kafka_clients and find_spec("confluent_kafka"):
+            peer.reset(MOCK_PARTITIONS)
+            confluent.put_many(peer.port, bytes(100), READ_RECORDS, partitions=MOCK_PARTITIONS)
+            confluent.read(peer.port, READ_RECORDS, partitions=MOCK_PARTITIONS)
 
 
 def one_in_flight(

@@ -7,6 +7,7 @@ many commands in a row, sent at once and answered one by one.
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from functools import cache
 
 from bench.load import Framing, Plan, Script
@@ -104,6 +105,12 @@ def kafka_produce(batch: bytes, records: int, partitions: int) -> Plan:
     scripts = tuple(Script((_kafka_frame(batch, number),)) for number in range(partitions))
     error_at = 4 + 4 + len(_kafka_string(TOPIC)) + 4 + 4
     return Plan(Framing.LENGTH, scripts, records, expect_at=error_at, expect=b"\0\0")
+
+
+def kafka_produce_in_turn(batch: bytes, records: int, partitions: int) -> Plan:
+    """Every connection to all partitions in turn, each from another place on."""
+    script = Script(tuple(_kafka_frame(batch, number) for number in range(partitions)))
+    return replace(kafka_produce(batch, records, 1), scripts=(script,))
 
 
 def _kafka_frame(batch: bytes, partition: int) -> bytes:

@@ -57,7 +57,8 @@ class Kafka(Peer):
     """Apache Kafka, one node."""
 
     speaks = "kafka"
-    start_s = 90.0
+    serves_kafka_clients = True
+    start_s = stop_s = 90.0
 
     def __init__(self, home: Path, *, sync_always: bool = False) -> None:
         super().__init__(home)

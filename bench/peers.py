@@ -58,7 +58,10 @@ class Peer(ABC):
     speaks: str
     """The protocol, a name that `bench.frames` knows."""
     start_s = START_S
-    """How long it may take until it answers."""
+    """How long it may take until it answers, and until it has ended."""
+    stop_s = STOP_S
+    serves_kafka_clients = False
+    """Whether they can read there what they wrote."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -87,7 +90,7 @@ class Peer(ABC):
             return
         process.terminate()
         try:
-            process.wait(STOP_S)
+            process.wait(self.stop_s)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -104,6 +107,10 @@ class Peer(ABC):
     @abstractmethod
     def reset(self, partitions: int) -> None:
         """Empty the topic, so that rounds start alike."""
+
+    def create(self, topic: str, partitions: int) -> None:
+        """A topic of another name, empty, for those who have partitions."""
+        raise NotImplementedError(f"{self.name} is asked for one topic only")
 
     @classmethod
     @abstractmethod
@@ -159,6 +166,7 @@ class Rivvend(Peer):
     """Ours: durable with the policy `every_write`, and not with `none`. The limits per client address are off."""
 
     speaks = "native"
+    serves_kafka_clients = True
     _tells_on_stdout = True
 
     def __init__(self, home: Path, *flags: str, policy: str = "none") -> None:

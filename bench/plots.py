@@ -24,7 +24,6 @@ COLORS = {
     "librdkafka's mock broker": "#8c8c8c",
 }
 OTHER = "#b08d2f"
-PERCENTILES = ("50", "75", "90", "95", "99", "99.5", "99.9", "99.99")
 
 
 class Point(NamedTuple):
@@ -87,8 +86,9 @@ def percentiles_of(results: Sequence[Result], rate: str, durability: str) -> dic
     lines: dict[str, list[tuple[str, float]]] = {}
     for result in results:
         if result.get("chart") == "latency" and (result["x"], result["durability"]) == (rate, durability):
-            known = result["percentiles"]
-            lines[result["ours"]] = [(name, known[name]) for name in PERCENTILES if name in known]
+            lines[result["ours"]] = list(result["percentiles"].items())
+            if "rival" in result:
+                lines[result["rival"]] = list(result["against_percentiles"].items())
     return lines
 
 
@@ -157,10 +157,9 @@ def _latencies(results: Sequence[Result], folder: Path) -> Iterator[tuple[str, s
         figure, panels = pyplot.subplots(1, len(rates), figsize=(3.4 * len(rates), 3.6), sharey=True, squeeze=False)
         for axes, rate in zip(panels[0], rates, strict=True):
             for name, points in percentiles_of(results, rate, durability).items():
-                at = [PERCENTILES.index(share) for share, _ in points]
-                values = [value for _, value in points]
-                axes.plot(at, values, marker="o", markersize=3, label=name, color=COLORS.get(name, OTHER))
-            axes.set_xticks(range(len(PERCENTILES)), PERCENTILES, rotation=60)
+                shares, values = zip(*points, strict=True)
+                axes.plot(shares, values, marker="o", markersize=3, label=name, color=COLORS.get(name, OTHER))
+            axes.tick_params(axis="x", rotation=60)
             axes.set_yscale("log")
             axes.set_title(f"{rate} a second", loc="left", fontsize=10)
             axes.set_xlabel("percentile")

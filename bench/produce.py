@@ -34,7 +34,7 @@ TARGETS = {"NATS JetStream": 5.0, "Redis": 5.0, "Redis in memory only": None}
 
 
 def run(*, quick: bool = False) -> list[Result]:
-    rounds, seconds = (1, 0.3) if quick else (7, 1.2)
+    rounds, seconds = (1, 0.3) if quick else (5, 1.2)
     in_memory = partial(Redis, appendfsync=None)
     results: list[Result] = []
     with running(Rivvend, MockBroker, Nats, Redis, in_memory, Kafka) as (peers, missing):

@@ -20,7 +20,7 @@ TARGETS = {
 
 
 def run(*, quick: bool = False) -> list[Result]:
-    rounds, seconds = (1, 0.3) if quick else (9, 1.5)
+    rounds, seconds = (1, 0.3) if quick else (5, 1.5)
     in_memory = partial(Redis, appendfsync=None)
     with running(Rivvend, Redis, Nats, MockBroker, in_memory, Kafka) as (peers, missing):
         warm(peers, quick=quick)

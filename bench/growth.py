@@ -1,0 +1,72 @@
+"""What do partitions cost, from one to ten thousand? How fast batches go in, and how long a start takes.
+
+The load generator in C sends batches of ten records of 100 B, in Kafka's Produce, over four connections with five
+requests in flight each, to all partitions in turn: the same bytes to rivvend and to Kafka, which do not sync before
+they answer. Then the broker is stopped and started again on what it has, until every partition answers: rivvend says
+so itself, and Kafka is asked for its leaders.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+
+from bench import frames, load
+from bench.contest import CLIENT, warm
+from bench.kraft import Kafka
+from bench.load import Shape
+from bench.peers import Peer, Rivvend, running
+from bench.spread import Result, alone, left_out, take_turns, versus
+
+PARTITIONS = (1, 10, 100, 1_000, 10_000)
+QUICK_PARTITIONS = (1, 100, 1_000)
+RECORDS = 10
+CONNECTIONS, IN_FLIGHT = 4, 5
+KAFKA = "Apache Kafka"
+
+
+def run(*, quick: bool = False) -> list[Result]:
+    counts = QUICK_PARTITIONS if quick else PARTITIONS
+    with running(Rivvend, Kafka) as (peers, missing):
+        warm(peers, quick=quick)
+        results = [produced(peers, count, quick=quick) for count in counts]
+    with running(Rivvend, Kafka) as (peers, _):
+        results += [started(peers, count, quick=quick) for count in counts]
+    return results + left_out("growth", missing)
+
+
+def produced(peers: list[Peer], partitions: int, *, quick: bool) -> Result:
+    rounds, seconds = (1, 0.3) if quick else (3, 2.0)
+    for peer in peers:
+        peer.reset(partitions)
+    seen = take_turns({peer.name: partial(produce, peer, partitions, seconds) for peer in peers}, rounds=rounds)
+    place = {"chart": "growth-produce", "x": f"{partitions:,}", "client": CLIENT}
+    return compared(f"produce, partitions: {partitions:,}", "records/s", seen, less_is_better=False) | place
+
+
+def produce(peer: Peer, partitions: int, seconds: float) -> float:
+    plan = frames.kafka_produce_in_turn(frames.batch_of(RECORDS, 100), RECORDS, partitions)
+    return load.run(peer, plan, Shape(connections=CONNECTIONS, depth=IN_FLIGHT, seconds=seconds)).records_per_s
+
+
+def started(peers: list[Peer], partitions: int, *, quick: bool) -> Result:
+    """After an orderly stop. Restarts come last, since a Java that was started anew is slow for a while."""
+    for peer in peers:
+        peer.reset(partitions)
+        produce(peer, partitions, 0.5)
+    seen = take_turns({peer.name: partial(restart, peer) for peer in peers}, rounds=1 if quick else 3)
+    place = {"chart": "growth-start", "x": f"{partitions:,}"}
+    return compared(f"start, partitions: {partitions:,}", "s", seen, less_is_better=True) | place
+
+
+def restart(peer: Peer) -> float:
+    peer.stop()
+    begun = time.perf_counter()
+    peer.start()
+    return time.perf_counter() - begun
+
+
+def compared(bench: str, unit: str, seen: dict[str, list[float]], *, less_is_better: bool) -> Result:
+    if KAFKA not in seen:
+        return alone(bench, unit, seen["rivvend"])
+    return versus(bench, unit, seen["rivvend"], KAFKA, seen[KAFKA], less_is_better=less_is_better)
