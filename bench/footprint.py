@@ -34,25 +34,25 @@ GB = 1_000_000_000
 
 
 def run(*, quick: bool = False) -> list[Result]:
-    wanted = QUICK if quick else CONNECTIONS
+    wanted, partitions = (QUICK, QUICK) if quick else (CONNECTIONS, PARTITIONS)
     connections, note = affordable(wanted)
     crowd = ("--max-connections-per-ip", str(wanted + 100), "--max-total-connections", str(wanted + 100))
     with running(lambda home: Rivvend(home, *crowd), Kafka) as (peers, missing):
         warm(peers, quick=quick)
         held = {peer.name: idle_connections(peer, connections) for peer in peers}
+        spent = costs(peers, quick=quick)
+        grown = {peer.name: [resident_with(peer, partitions) / 1e6] for peer in peers}
     without = {name: [before / 1e6] for name, (before, _) in held.items()}
     with_all = {name: [after / 1e6] for name, (_, after) in held.items()}
     added = {name: [(after - before) / connections / 1e3] for name, (before, after) in held.items()}
-    results = [
+    return [
         compared("resident after some load, no connections", "MB", without),
         compared(f"resident with {connections:,} idle connections", "MB", with_all) | note,
         compared("an idle connection adds", "KB", added) | note,
+        compared(f"resident with {partitions:,} partitions, empty, after a start", "MB", grown),
+        *spent,
+        *left_out("footprint", missing),
     ]
-    count = QUICK if quick else PARTITIONS
-    with running(Rivvend, Kafka) as (peers, _):
-        grown = {peer.name: [resident_with(peer, count) / 1e6] for peer in peers}
-        results.append(compared(f"resident with {count:,} partitions, empty, after a start", "MB", grown))
-    return [*results, *costs(quick=quick), *left_out("footprint", missing)]
 
 
 def affordable(wanted: int) -> tuple[int, Result]:
@@ -87,14 +87,12 @@ def resident_with(peer: Peer, partitions: int) -> int:
     return peer.rss_bytes()
 
 
-def costs(*, quick: bool) -> list[Result]:
+def costs(peers: list[Peer], *, quick: bool) -> list[Result]:
     """Processor seconds of the broker for a gigabyte: steadier than a rate, since nobody else's load is in it."""
     rounds = 1 if quick else 3
     amount = Amount(value_bytes=1000, sent_bytes=GB // 50 if quick else GB)
-    with running(Rivvend, Kafka) as (peers, _):
-        warm(peers, quick=quick)
-        ways = {peer.name: partial(cost, peer, amount) for peer in peers}
-        seen = take_turns(ways, rounds=rounds, warmups=1 if rounds > 1 else 0)
+    ways = {peer.name: partial(cost, peer, amount) for peer in peers}
+    seen = take_turns(ways, rounds=rounds, warmups=1 if rounds > 1 else 0)
     return [
         compared(bench, "CPU s/GB", {name: [each[place] for each in pairs] for name, pairs in seen.items()})
         | {"client": CLIENT}

@@ -19,7 +19,7 @@ from bench.peers import Peer, Rivvend, running
 from bench.spread import Result, alone, left_out, take_turns, versus
 
 PARTITIONS = (1, 10, 100, 1_000, 10_000)
-QUICK_PARTITIONS = (1, 100, 1_000)
+QUICK_PARTITIONS = (1, 1_000)
 RECORDS = 10
 CONNECTIONS, IN_FLIGHT = 4, 5
 KAFKA = "Apache Kafka"
@@ -30,7 +30,6 @@ def run(*, quick: bool = False) -> list[Result]:
     with running(Rivvend, Kafka) as (peers, missing):
         warm(peers, quick=quick)
         results = [produced(peers, count, quick=quick) for count in counts]
-    with running(Rivvend, Kafka) as (peers, _):
         results += [started(peers, count, quick=quick) for count in counts]
     return results + left_out("growth", missing)
 
