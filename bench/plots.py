@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 Result = dict[str, Any]
+T = TypeVar("T")
 OURS = "rivvend"
 COLORS = {
     "rivvend": "#0b6e4f",
@@ -24,6 +25,8 @@ COLORS = {
     "librdkafka's mock broker": "#8c8c8c",
 }
 OTHER = "#b08d2f"
+WIDE = 30
+"""A scale is logarithmic if the largest value is so many times the smallest."""
 
 
 class Point(NamedTuple):
@@ -67,7 +70,7 @@ def draw(results: Sequence[Result], folder: Path) -> list[tuple[str, str]]:
 
 
 def lines_of(results: Sequence[Result], chart: str) -> dict[str, list[Point]]:
-    """For each contender its points in the order of the results: ours, and beside it each rival's."""
+    """For each contender its points in the order of the results: ours first, then each rival's."""
     lines: dict[str, dict[str, Point]] = {}
     for result in results:
         if result.get("chart") != chart:
@@ -78,7 +81,7 @@ def lines_of(results: Sequence[Result], chart: str) -> dict[str, list[Point]]:
         if "rival" in result:
             theirs = Point(x, result["against"], result["against_low"], result["against_high"])
             lines.setdefault(result["rival"], {}).setdefault(x, theirs)
-    return {name: list(points.values()) for name, points in lines.items()}
+    return {name: list(points.values()) for name, points in _ours_first(lines).items()}
 
 
 def percentiles_of(results: Sequence[Result], rate: str, durability: str) -> dict[str, list[tuple[str, float]]]:
@@ -89,7 +92,11 @@ def percentiles_of(results: Sequence[Result], rate: str, durability: str) -> dic
             lines[result["ours"]] = list(result["percentiles"].items())
             if "rival" in result:
                 lines[result["rival"]] = list(result["against_percentiles"].items())
-    return lines
+    return _ours_first(lines)
+
+
+def _ours_first(lines: dict[str, T]) -> dict[str, T]:
+    return dict(sorted(lines.items(), key=lambda item: not item[0].startswith(OURS)))
 
 
 def _lines(results: Sequence[Result], folder: Path) -> Iterator[tuple[str, str]]:
@@ -113,20 +120,26 @@ def _lines(results: Sequence[Result], folder: Path) -> Iterator[tuple[str, str]]
 
 
 def _bars(axes: Any, lines: dict[str, list[Point]]) -> None:
-    """Side by side, each with its spread; on a logarithmic scale where the largest dwarfs the smallest."""
+    """Side by side, each with its spread. Where the largest dwarfs the smallest the scale is logarithmic, and the
+    bars are dots, since the length of a bar says nothing there."""
     places = list(dict.fromkeys(point.x for points in lines.values() for point in points))
+    values = [point.value for points in lines.values() for point in points if point.value > 0]
+    is_wide = max(values) > WIDE * min(values)
     width = 0.8 / len(lines)
     for number, (name, points) in enumerate(lines.items()):
+        color = COLORS.get(name, OTHER)
         at = [places.index(point.x) + (number - (len(lines) - 1) / 2) * width for point in points]
+        heights = [each.value for each in points]
         spread = [[each.value - each.low for each in points], [each.high - each.value for each in points]]
-        axes.bar(at, [each.value for each in points], width * 0.92, label=name, color=COLORS.get(name, OTHER))
-        axes.errorbar(at, [each.value for each in points], spread, fmt="none", ecolor="#333333", elinewidth=0.8)
+        if is_wide:
+            axes.errorbar(at, heights, spread, fmt="o", color=color, label=name, elinewidth=1.2)
+        else:
+            axes.bar(at, heights, width * 0.92, label=name, color=color)
+            axes.errorbar(at, heights, spread, fmt="none", ecolor="#333333", elinewidth=0.8)
     axes.set_xticks(range(len(places)), places)
-    values = [point.value for points in lines.values() for point in points if point.value > 0]
-    if max(values) > 30 * min(values):
+    if is_wide:
         axes.set_yscale("log")
-    else:
-        axes.yaxis.set_major_formatter(_thousands())
+    axes.yaxis.set_major_formatter(_thousands())
 
 
 def _curve(axes: Any, lines: dict[str, list[Point]]) -> None:
@@ -144,7 +157,7 @@ def _curve(axes: Any, lines: dict[str, list[Point]]) -> None:
 def _thousands() -> Any:
     from matplotlib.ticker import FuncFormatter
 
-    return FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 10 or value == int(value) else f"{value:g}")
+    return FuncFormatter(lambda value, _: f"{value:,.0f}" if value == int(value) else f"{value:g}")
 
 
 def _latencies(results: Sequence[Result], folder: Path) -> Iterator[tuple[str, str]]:
@@ -161,6 +174,7 @@ def _latencies(results: Sequence[Result], folder: Path) -> Iterator[tuple[str, s
                 axes.plot(shares, values, marker="o", markersize=3, label=name, color=COLORS.get(name, OTHER))
             axes.tick_params(axis="x", rotation=60)
             axes.set_yscale("log")
+            axes.yaxis.set_major_formatter(_thousands())
             axes.set_title(f"{rate} a second", loc="left", fontsize=10)
             axes.set_xlabel("percentile")
             axes.grid(axis="y", alpha=0.3)
