@@ -53,10 +53,10 @@ docs: setup ## the documentation, into site/
 	@! grep -rlE --include='*.html' '<(script|link|img|iframe)[^>]* (src|href)="?(https?:)?//' site \
 	  || { echo "docs: these pages load something from outside" >&2; exit 1; }
 
-bench: setup $(HAS_PEERS) ## measure, beside Redis, NATS and others, against the budgets
+bench: setup $(HAS_PEERS) ## measure, beside Kafka, Redis, NATS and others: 40 minutes
 	$(PY) -m bench $(ARGS)
 
-bench-quick: setup $(HAS_PEERS) ## the same in a few minutes, for a first impression only
+bench-quick: setup $(HAS_PEERS) ## the same in under five minutes, only to see that it runs
 	$(PY) -m bench --quick $(ARGS)
 
 soak: setup ## the tests that run for minutes

@@ -38,12 +38,11 @@ Way = tuple[str, str]
 
 
 def run(*, quick: bool = False) -> list[dict[str, Any]]:
-    del quick  # it is short as it is
     with tempfile.TemporaryDirectory(prefix=".bench-commit-", dir=".") as root:
-        return [*committers(root), *batches(root)]
+        return [*committers(root, quick=quick), *batches(root, quick=quick)]
 
 
-def committers(root: str) -> list[dict[str, Any]]:
+def committers(root: str, *, quick: bool) -> list[dict[str, Any]]:
     """Write and sync one group after the other, each way in turn, into a file whose blocks are all there.
 
     `commit_group` waits for each; in `commit_group_busy` the caller's thread computes in Python meanwhile, as
@@ -59,7 +58,7 @@ def committers(root: str) -> list[dict[str, Any]]:
     rounds_us: dict[Way, list[list[float]]] = {way: [] for way in sorted(ways)}
     position = 0
     deadline = time.monotonic() + COMMIT_SECONDS_MAX
-    for _ in range(COMMIT_ROUNDS):
+    for _ in range(1 if quick else COMMIT_ROUNDS):
         for way in rounds_us:
             commit = ways[way]
             taken_us = []
@@ -78,7 +77,7 @@ def committers(root: str) -> list[dict[str, Any]]:
     return [_commit_figures(way, rounds) for way, rounds in rounds_us.items()] + refused
 
 
-def batches(root: str) -> list[dict[str, Any]]:
+def batches(root: str, *, quick: bool) -> list[dict[str, Any]]:
     """A thousand files: sync them all when all are dirty, then read from each what is not in the cache, and
     then what is; one by one, and with each kind of batch."""
     disks, refused = _available_batches(root)
@@ -86,7 +85,7 @@ def batches(root: str) -> list[dict[str, Any]]:
     files = [disks["sequential"].open(f"file-{number:04}", create=True) for number in range(FILES)]
     length_bytes = 0
     deadline = time.monotonic() + BATCH_SECONDS_MAX
-    for _ in range(BATCH_ROUNDS):
+    for _ in range(1 if quick else BATCH_ROUNDS):
         for way, disk in disks.items():
             for file in files:
                 file.write(b"x" * 4096, length_bytes)  # growing, as segments are: each sync needs the journal

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
+from bench.spread import Result, versus
 from rivven.limits import MIB
 from rivven.log import Log, Store, StoreConfig, SyncPolicy
 from rivven.record import encode, validate, walk
@@ -22,7 +21,6 @@ from rivven.system import SystemClock, SystemDisk, SystemEntropy
 
 ROUND_WRITERS = 64
 PARTITIONS = 1000
-Result = dict[str, Any]
 
 
 def batch_of(count: int, value_bytes: int) -> bytearray:
@@ -72,7 +70,7 @@ def per_second(action: Callable[[], int], seconds: float) -> float:
 
 def commits(root: str, *, quick: bool) -> list[Result]:
     """64 writers a round, as many requests arrive together: each waits until its append is durable."""
-    rounds, seconds = (3, 0.5) if quick else (7, 1.0)
+    rounds, seconds = (2, 0.3) if quick else (7, 1.0)
     prototype = batch_of(1, 100)
     with store_of(root, 1) as (one, one_logs), store_of(root, PARTITIONS) as (many, many_logs):
         alone = [SystemDisk(root).open(f"alone-{i}", create=True) for i in range(PARTITIONS)]
@@ -114,16 +112,11 @@ def commits(root: str, *, quick: bool) -> list[Result]:
                 do_chores(one)
                 do_chores(many)
         syncs = one.wal_stats
-    median = {name: statistics.median(values) for name, values in rates.items()}
+    one_rates, many_rates = rates["group_1"], rates["group_1000"]
     return [
-        ratio("group commit, 64 writers, over one fsync per append", median["group_1"], median["fsync_each_1"], 20),
-        ratio("durable append, 1,000 partitions over 1", median["group_1000"], median["group_1"], 0.6),
-        ratio(
-            "durable append, 1,000 partitions, over syncing each file",
-            median["group_1000"],
-            median["fsync_each_1000"],
-            15,
-        ),
+        ratio("group commit, 64 writers", one_rates, "one fsync per append", rates["fsync_each_1"], 20),
+        ratio("durable append, 1,000 partitions", many_rates, "1 partition", one_rates, 0.6),
+        ratio("durable append, 1,000 partitions", many_rates, "syncing each file", rates["fsync_each_1000"], 15),
         {
             "bench": "write and sync of a group of 64",
             "unit": "us",
@@ -132,16 +125,10 @@ def commits(root: str, *, quick: bool) -> list[Result]:
     ]
 
 
-def ratio(bench: str, ours: float, other: float, target: float, unit: str = "appends/s") -> Result:
-    return {
-        "bench": bench,
-        "unit": unit,
-        "value": round(ours),
-        "against": round(other),
-        "ratio": round(ours / other, 2),
-        "target": target,
-        "met": ours / other >= target,
-    }
+def ratio(
+    bench: str, ours: list[float], other: str, theirs: list[float], target: float, unit: str = "appends/s"
+) -> Result:
+    return versus(bench, unit, ours, f"rivven's log, {other}", theirs, target=target)
 
 
 # Reading
@@ -149,7 +136,7 @@ def ratio(bench: str, ours: float, other: float, target: float, unit: str = "app
 
 def reading(root: str, *, quick: bool) -> Result:
     """A warm log from end to end through `Log.read`, checked, beside plain preads of the same bytes."""
-    total_bytes = (64 if quick else 256) * MIB
+    total_bytes = (32 if quick else 256) * MIB
     batch = batch_of(1000, 1000)
     with store_of(root, 1, "none") as (store, (log,)):
         for _ in range(total_bytes // len(batch)):
@@ -173,20 +160,20 @@ def reading(root: str, *, quick: bool) -> Result:
 
         ours(), plain()
         rates: dict[str, list[float]] = {"ours": [], "plain": []}
-        for _ in range(3 if quick else 9):
+        for _ in range(2 if quick else 9):
             rates["ours"].append(per_second(ours, 0.3))
             rates["plain"].append(per_second(plain, 0.3))
         os.close(fd)
-    ours_rate, plain_rate = (statistics.median(rates[name]) / MIB for name in ("ours", "plain"))
-    return ratio("sequential read of a warm log over pread", ours_rate, plain_rate, 0.5, "MiB/s")
+    ours_rates, plain_rates = ([rate / MIB for rate in rates[name]] for name in ("ours", "plain"))
+    return ratio("sequential read of a warm log", ours_rates, "plain pread", plain_rates, 0.5, "MiB/s")
 
 
 # Recovery
 
 
 def recovery(root: str, *, quick: bool) -> list[Result]:
-    """Start with 1,000 partitions and 10 GB on disk (1 GB with --quick), after a bad end and after a good one."""
-    total_bytes = (1024 if quick else 10 * 1024) * MIB
+    """Start with 1,000 partitions and 10 GB on disk (0.5 GB with --quick), after a bad end and after a good one."""
+    total_bytes = (256 if quick else 10 * 1024) * MIB
     if shutil.disk_usage(root).free < 2 * total_bytes:
         return [{"bench": "recovery", "note": "left out: not enough room on this disk"}]
     path = tempfile.mkdtemp(dir=root)

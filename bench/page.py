@@ -134,7 +134,7 @@ def _busy(result: Result) -> str:
 def standing(result: Result) -> str | None:
     """Ahead of a rival, behind it, or even; None where there is none, or where the rival is we ourselves."""
     ratio = result.get("ratio")
-    if ratio is None or str(result.get("rival", "")).startswith("rivvend"):
+    if ratio is None or str(result.get("rival", "")).startswith(("rivvend", "rivven's")):
         return None
     if result.get("within_spread"):
         return "even"

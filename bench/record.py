@@ -10,10 +10,10 @@ import statistics
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import pyarrow as pa
 
+from bench.spread import Result, alone
 from rivven import record
 from rivven.record import Codec
 
@@ -22,12 +22,10 @@ BATCHES_SMALL = 10_000
 VALUE_BYTES = 100
 TARGETS_NS = {"encode": 60, "decode": 250, "to_arrow": 40}
 
-Result = dict[str, Any]
-
 
 def run(*, quick: bool = False) -> list[Result]:
     pa.set_cpu_count(1)
-    meter = Meter(rounds=3 if quick else 21, repeats=1 if quick else 5)
+    meter = Meter(rounds=2 if quick else 21, repeats=1 if quick else 5)
     for part in (records, projections, codecs, batches, bytes_only):
         part(meter)
     return meter.results
@@ -49,8 +47,8 @@ class Meter:
             for _ in range(self._repeats):
                 act()
             times_ns.append((time.perf_counter_ns() - start) / self._repeats / units)
-        median_ns, best_ns = statistics.median(times_ns), min(times_ns)
-        result = {"bench": bench, "unit": f"ns/{unit}", "value": round(median_ns, 1), "best": round(best_ns, 1)}
+        median_ns = statistics.median(times_ns)
+        result = alone(bench, f"ns/{unit}", times_ns)
         if record.NATIVE and bench in TARGETS_NS:
             result |= {"target": TARGETS_NS[bench], "met": median_ns <= TARGETS_NS[bench]}
         self.results.append(result if record.NATIVE else result | {"native": False})
