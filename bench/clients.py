@@ -14,6 +14,7 @@ from bench.peers import Nats, Redis, Rivvend, running
 from bench.spread import Result, left_out
 
 CLIENTS = (1, 16, 64, 256)
+QUICK_CLIENTS = (1, 256)
 OURS = {"native": "rivvend, native protocol", "kafka": "rivvend, Kafka protocol"}
 
 
@@ -22,7 +23,7 @@ def run(*, quick: bool = False) -> list[Result]:
     results: list[Result] = []
     with running(Rivvend, Redis, Nats, Kafka) as ((ours, *rivals), missing):
         warm([ours, *rivals], quick=quick)
-        for clients in CLIENTS:
+        for clients in QUICK_CLIENTS if quick else CLIENTS:
             for peer in (ours, *rivals):
                 peer.reset(1)
             ways = small_ways(rivals, connections=clients, seconds=seconds)

@@ -31,7 +31,7 @@ def run(*, quick: bool = False) -> list[Result]:
         many.reset(PARTITIONS)
         for peer in peers:
             peer.reset(1)
-        for clients in CLIENTS:
+        for clients in BUDGETED if quick else CLIENTS:
             contenders = small_ways(peers, connections=clients, seconds=seconds)
             contenders["1,000 partitions"] = partial(
                 one_in_flight, many, connections=clients, seconds=seconds, partitions=PARTITIONS

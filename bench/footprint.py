@@ -9,15 +9,15 @@ read by confluent-kafka in records of 1 KB, without a codec and without a sync.
 
 from __future__ import annotations
 
-import resource
 import socket
 import time
 from contextlib import ExitStack
 from functools import partial
 
 from bench.contest import warm
+from bench.files import PARTITION_FILES, affordable
 from bench.kraft import Kafka
-from bench.peers import START_S, Peer, Rivvend, running
+from bench.peers import START_S, Peer, Rivvend, create_many, running
 from bench.spread import Result, alone, left_out, take_turns, versus
 from bench.transfer import CLIENT, Amount, put, read
 from rivven.wire.kafka import encode_request
@@ -26,7 +26,6 @@ from rivven.wire.kafka.made.api_versions import ApiVersionsRequest
 CONNECTIONS = 10_000
 PARTITIONS = 10_000
 QUICK = 500
-SPARE_FILES = 500
 SETTLE_S = 1.0
 GREETING = b"".join(encode_request(ApiVersionsRequest(), 0, 0, "bench"))
 KAFKA = "Apache Kafka"
@@ -35,7 +34,8 @@ GB = 1_000_000_000
 
 def run(*, quick: bool = False) -> list[Result]:
     wanted, partitions = (QUICK, QUICK) if quick else (CONNECTIONS, PARTITIONS)
-    connections, note = affordable(wanted)
+    connections, connections_note = affordable(wanted, files_each=1)
+    partitions, partitions_note = affordable(partitions, files_each=PARTITION_FILES)
     crowd = ("--max-connections-per-ip", str(wanted + 100), "--max-total-connections", str(wanted + 100))
     with running(lambda home: Rivvend(home, *crowd), Kafka) as (peers, missing):
         warm(peers, quick=quick)
@@ -47,22 +47,12 @@ def run(*, quick: bool = False) -> list[Result]:
     added = {name: [(after - before) / connections / 1e3] for name, (before, after) in held.items()}
     return [
         compared("resident after some load, no connections", "MB", without),
-        compared(f"resident with {connections:,} idle connections", "MB", with_all) | note,
-        compared("an idle connection adds", "KB", added) | note,
-        compared(f"resident with {partitions:,} partitions, empty, after a start", "MB", grown),
+        compared(f"resident with {connections:,} idle connections", "MB", with_all) | connections_note,
+        compared("an idle connection adds", "KB", added) | connections_note,
+        compared(f"resident with {partitions:,} partitions, empty, after a start", "MB", grown) | partitions_note,
         *spent,
         *left_out("footprint", missing),
     ]
-
-
-def affordable(wanted: int) -> tuple[int, Result]:
-    """As many connections as this process may have files, after it has asked for all it can get."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    room = hard - SPARE_FILES
-    if hard == resource.RLIM_INFINITY or room >= wanted:
-        return wanted, {}
-    return room, {"note": f"{wanted:,} were wanted; the limit of open files here is {hard:,} (ulimit -n)"}
 
 
 def idle_connections(peer: Peer, count: int) -> tuple[int, int]:
@@ -80,7 +70,7 @@ def idle_connections(peer: Peer, count: int) -> tuple[int, int]:
 
 
 def resident_with(peer: Peer, partitions: int) -> int:
-    peer.reset(partitions)
+    create_many(peer, partitions)
     peer.stop()
     peer.start()
     time.sleep(SETTLE_S)

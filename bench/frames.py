@@ -7,7 +7,7 @@ many commands in a row, sent at once and answered one by one.
 from __future__ import annotations
 
 import struct
-from dataclasses import replace
+from collections.abc import Sequence
 from functools import cache
 
 from bench.load import Framing, Plan, Script
@@ -103,19 +103,25 @@ def _native_script(frames: tuple[bytes, ...]) -> Script:
 
 def kafka_produce(batch: bytes, records: int, partitions: int) -> Plan:
     scripts = tuple(Script((_kafka_frame(batch, number),)) for number in range(partitions))
-    error_at = 4 + 4 + len(_kafka_string(TOPIC)) + 4 + 4
-    return Plan(Framing.LENGTH, scripts, records, expect_at=error_at, expect=b"\0\0")
+    return Plan(Framing.LENGTH, scripts, records, expect_at=_kafka_error_at(TOPIC), expect=b"\0\0")
 
 
-def kafka_produce_in_turn(batch: bytes, records: int, partitions: int) -> Plan:
-    """Every connection to all partitions in turn, each from another place on."""
-    script = Script(tuple(_kafka_frame(batch, number) for number in range(partitions)))
-    return replace(kafka_produce(batch, records, 1), scripts=(script,))
+def kafka_produce_in_turn(batch: bytes, records: int, places: Sequence[tuple[str, int]]) -> Plan:
+    """Every connection to all these partitions in turn, each from another place on. Names have one length, or the
+    answers would have their errors at different places."""
+    (length,) = {len(topic) for topic, _ in places}
+    script = Script(tuple(_kafka_frame(batch, number, topic) for topic, number in places))
+    return Plan(Framing.LENGTH, (script,), records, expect_at=_kafka_error_at("x" * length), expect=b"\0\0")
 
 
-def _kafka_frame(batch: bytes, partition: int) -> bytes:
+def _kafka_error_at(topic: str) -> int:
+    """Behind the correlation, one topic, one partition and its number."""
+    return 4 + 4 + len(_kafka_string(topic)) + 4 + 4
+
+
+def _kafka_frame(batch: bytes, partition: int, topic: str = TOPIC) -> bytes:
     header = struct.pack(">hhi", 0, 7, 0) + _kafka_string("bench")
-    body = struct.pack(">hhii", -1, -1, TIMEOUT_MS, 1) + _kafka_string(TOPIC)
+    body = struct.pack(">hhii", -1, -1, TIMEOUT_MS, 1) + _kafka_string(topic)
     body += struct.pack(">iii", 1, partition, len(batch)) + batch
     return struct.pack(">i", len(header) + len(body)) + header + body
 

@@ -1,9 +1,9 @@
 """What do partitions cost, from one to ten thousand? How fast batches go in, and how long a start takes.
 
 The load generator in C sends batches of ten records of 100 B, in Kafka's Produce, over four connections with five
-requests in flight each, to all partitions in turn: the same bytes to rivvend and to Kafka, which do not sync before
-they answer. Then the broker is stopped and started again on what it has, until every partition answers: rivvend says
-so itself, and Kafka is asked for its leaders.
+requests in flight each, to all partitions in turn, a thousand in a topic at most: the same bytes to rivvend and to
+Kafka, which do not sync before they answer. Then the broker is stopped and started again on what it has, until every
+partition answers: rivvend says so itself, and Kafka is asked for its leaders.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from functools import partial
 
 from bench import frames, load
 from bench.contest import CLIENT, warm
+from bench.files import PARTITION_FILES, affordable
 from bench.kraft import Kafka
 from bench.load import Shape
-from bench.peers import Peer, Rivvend, running
+from bench.peers import Peer, Rivvend, create_many, running
 from bench.spread import Result, alone, left_out, take_turns, versus
 
 PARTITIONS = (1, 10, 100, 1_000, 10_000)
@@ -26,33 +27,35 @@ KAFKA = "Apache Kafka"
 
 
 def run(*, quick: bool = False) -> list[Result]:
-    counts = QUICK_PARTITIONS if quick else PARTITIONS
+    wanted = QUICK_PARTITIONS if quick else PARTITIONS
+    most, note = affordable(wanted[-1], files_each=PARTITION_FILES)
+    counts = [*wanted[:-1], most]
     with running(Rivvend, Kafka) as (peers, missing):
         warm(peers, quick=quick)
         results = [produced(peers, count, quick=quick) for count in counts]
         results += [started(peers, count, quick=quick) for count in counts]
+    results = [result | (note if result["x"] == f"{most:,}" else {}) for result in results]
     return results + left_out("growth", missing)
 
 
 def produced(peers: list[Peer], partitions: int, *, quick: bool) -> Result:
     rounds, seconds = (1, 0.3) if quick else (3, 2.0)
     for peer in peers:
-        peer.reset(partitions)
-    seen = take_turns({peer.name: partial(produce, peer, partitions, seconds) for peer in peers}, rounds=rounds)
+        places = create_many(peer, partitions)  # the same everywhere
+    seen = take_turns({peer.name: partial(produce, peer, places, seconds) for peer in peers}, rounds=rounds)
     place = {"chart": "growth-produce", "x": f"{partitions:,}", "client": CLIENT}
     return compared(f"produce, partitions: {partitions:,}", "records/s", seen, less_is_better=False) | place
 
 
-def produce(peer: Peer, partitions: int, seconds: float) -> float:
-    plan = frames.kafka_produce_in_turn(frames.batch_of(RECORDS, 100), RECORDS, partitions)
+def produce(peer: Peer, places: list[tuple[str, int]], seconds: float) -> float:
+    plan = frames.kafka_produce_in_turn(frames.batch_of(RECORDS, 100), RECORDS, places)
     return load.run(peer, plan, Shape(connections=CONNECTIONS, depth=IN_FLIGHT, seconds=seconds)).records_per_s
 
 
 def started(peers: list[Peer], partitions: int, *, quick: bool) -> Result:
     """After an orderly stop. Restarts come last, since a Java that was started anew is slow for a while."""
     for peer in peers:
-        peer.reset(partitions)
-        produce(peer, partitions, 0.5)
+        produce(peer, create_many(peer, partitions), 0.5)
     seen = take_turns({peer.name: partial(restart, peer) for peer in peers}, rounds=1 if quick else 3)
     place = {"chart": "growth-start", "x": f"{partitions:,}"}
     return compared(f"start, partitions: {partitions:,}", "s", seen, less_is_better=True) | place

@@ -58,7 +58,6 @@ class Kafka(Peer):
 
     speaks = "kafka"
     serves_kafka_clients = True
-    start_s = stop_s = 90.0
 
     def __init__(self, home: Path, *, sync_always: bool = False) -> None:
         super().__init__(home)

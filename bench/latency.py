@@ -21,6 +21,7 @@ from bench.spread import Result, alone, left_out, take_turns, versus
 
 RATES = (1_000, 10_000, 100_000)
 SYNCED_RATES = (1_000, 10_000)
+QUICK_RATES = (1_000, 100_000)
 SHOWN = {"50": "p50", "99": "p99", "99.9": "p99.9"}
 KAFKA = "Apache Kafka"
 NO_SYNC, SYNC = "no sync", "sync before answer"
@@ -29,8 +30,8 @@ NO_SYNC, SYNC = "no sync", "sync before answer"
 def run(*, quick: bool = False) -> list[Result]:
     ours_synced, kafka_synced = partial(Rivvend, policy="every_write"), partial(Kafka, sync_always=True)
     promises = (
-        (NO_SYNC, RATES, Rivvend, Kafka),
-        (SYNC, SYNCED_RATES[:1] if quick else SYNCED_RATES, ours_synced, kafka_synced),
+        (NO_SYNC, QUICK_RATES if quick else RATES, Rivvend, Kafka),
+        (SYNC, QUICK_RATES[:1] if quick else SYNCED_RATES, ours_synced, kafka_synced),
     )
     results: list[Result] = []
     for durability, rates, ours, kafka in promises:

@@ -30,10 +30,11 @@ from rivven.wire import requests as ask
 from rivven.wire import responses as tell
 
 ROOT = Path(__file__).parent.parent
-START_S = 20.0
-STOP_S = 20.0
+START_S = STOP_S = 90.0
+"""Long, since some have ten thousand partitions to see to."""
 POLL_S = 0.005
 TOPIC = "bench"
+TOPIC_PARTITIONS_MAX = 1000
 MOCK_PARTITIONS = 4
 """As many as the mock broker gives a topic by itself."""
 PR_SET_PDEATHSIG = 1
@@ -57,9 +58,6 @@ class Peer(ABC):
     name: str
     speaks: str
     """The protocol, a name that `bench.frames` knows."""
-    start_s = START_S
-    """How long it may take until it answers, and until it has ended."""
-    stop_s = STOP_S
     serves_kafka_clients = False
     """Whether they can read there what they wrote."""
 
@@ -90,7 +88,7 @@ class Peer(ABC):
             return
         process.terminate()
         try:
-            process.wait(self.stop_s)
+            process.wait(STOP_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -143,7 +141,7 @@ class Peer(ABC):
     def _read_line(self) -> str:
         assert self._process is not None
         assert self._process.stdout is not None
-        readable, _, _ = select.select([self._process.stdout], [], [], self.start_s)
+        readable, _, _ = select.select([self._process.stdout], [], [], START_S)
         line = self._process.stdout.readline().decode() if readable else ""
         if not line:
             raise RuntimeError(f"{self.name} did not start: {self.complaints()}")
@@ -151,7 +149,7 @@ class Peer(ABC):
 
     def _wait_until(self, holds: Callable[[], bool]) -> None:
         assert self._process is not None
-        deadline = time.monotonic() + self.start_s
+        deadline = time.monotonic() + START_S
         while not holds():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"{self.name} did not start: {self.complaints()}")
@@ -341,6 +339,16 @@ def running(*wanted: Callable[[Path], Peer], under: str | Path = ".") -> Iterato
             stack.callback(peer.stop)
             peers.append(peer)
         yield peers, missing
+
+
+def create_many(peer: Peer, partitions: int) -> list[tuple[str, int]]:
+    """So many partitions, a thousand in a topic at most, which is what one topic may have here; where they are."""
+    places = []
+    for start in range(0, partitions, TOPIC_PARTITIONS_MAX):
+        topic, count = f"many-{start // TOPIC_PARTITIONS_MAX:02}", min(TOPIC_PARTITIONS_MAX, partitions - start)
+        peer.create(topic, count)
+        places += [(topic, number) for number in range(count)]
+    return places
 
 
 def found(program: str) -> str:

@@ -22,6 +22,7 @@ from bench.transfer import Amount, Rate, busy, put, read
 SIZES = {"10 B": 10, "100 B": 100, "1 KB": 1000, "100 KB": 100_000}
 PARTITIONS = (1, 12, 1000)
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+QUICK_CODECS = ("none", "lz4")
 MB = 1_000_000
 
 
@@ -47,11 +48,11 @@ def cases(*, quick: bool) -> list[Case]:
     ]
     partitions = [
         Case(f"100 B, partitions: {count:,}", "partitions", f"{count:,}", amount(value_bytes=100, partitions=count))
-        for count in PARTITIONS
+        for count in (PARTITIONS[:2] if quick else PARTITIONS)
     ]
     codecs = [
         Case(f"1 KB, 4 partitions, codec {codec}", "codecs", codec, amount(value_bytes=1000, codec=codec))
-        for codec in CODECS
+        for codec in (QUICK_CODECS if quick else CODECS)
     ]
     return sizes + partitions + codecs
 
