@@ -49,8 +49,8 @@ def summary(results: Sequence[Result]) -> str:
     for result in results:
         if (word := standing(result)) is not None:
             counts[word] += 1
-    told = f"Beside its rivals rivvend is ahead {counts['ahead']} times, behind {counts['behind']} times and even "
-    told += f"{counts['even']} times."
+    told = f"In {sum(counts.values())} comparisons with its rivals rivvend is ahead in {counts['ahead']}, behind in "
+    told += f"{counts['behind']} and even in {counts['even']}."
     held = [result for result in results if "met" in result]
     missed = [f"- {named(result)}" for result in held if not result["met"]]
     told += f" Of {len(held)} targets {len(held) - len(missed)} were met."

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from bench.contest import warm
 from bench.kraft import Kafka
 from bench.peers import MOCK_PARTITIONS, MockBroker, Peer, Rivvend, running
-from bench.spread import Result, left_out, take_turns, versus
+from bench.spread import Result, alone, left_out, take_turns, versus
 from bench.transfer import Amount, Rate, busy, put, read
 
 SIZES = {"10 B": 10, "100 B": 100, "1 KB": 1000, "100 KB": 100_000}
@@ -75,16 +75,12 @@ def measured(case: Case, peers: Iterable[Peer], *, rounds: int) -> list[Result]:
     ways: dict[str, Callable[[], Trip]] = {peer.name: partial(trip, peer, case.amount) for peer in peers}
     seen = take_turns(ways, rounds=rounds, warmups=1 if rounds > 1 else 0)
     ours = seen.pop("rivvend")
-    put_results = [
-        compared("produce", case, [each.put for each in ours], rival, [each.put for each in theirs])
-        for rival, theirs in seen.items()
+    puts = {rival: [each.put for each in trips] for rival, trips in seen.items()}
+    reads = {rival: _reads(trips) for rival, trips in seen.items() if _reads(trips)}
+    return [
+        *compared("produce", case, [each.put for each in ours], puts),
+        *compared("consume", case, _reads(ours), reads),
     ]
-    read_results = [
-        compared("consume", case, _reads(ours), rival, _reads(theirs))
-        for rival, theirs in seen.items()
-        if _reads(theirs)
-    ]
-    return put_results + read_results
 
 
 def trip(peer: Peer, amount: Amount) -> Trip:
@@ -96,15 +92,18 @@ def _reads(trips: list[Trip]) -> list[Rate]:
     return [each.read for each in trips if each.read is not None]
 
 
-def compared(way: str, case: Case, ours: list[Rate], rival: str, theirs: list[Rate]) -> Result:
-    return versus(
-        f"{way} {case.bench}",
-        "records/s",
-        (each.records_per_s for each in ours),
-        rival,
-        (each.records_per_s for each in theirs),
-        chart=f"{way}-{case.chart}",
-        x=case.x,
-        mb_per_s=round(min(each.records_per_s for each in ours) * case.amount.value_bytes / MB, 1),
-        **busy(ours, theirs),
-    )
+def compared(way: str, case: Case, ours: list[Rate], rivals: dict[str, list[Rate]]) -> list[Result]:
+    """Beside each rival, and alone where there is none."""
+    bench, rates = f"{way} {case.bench}", rates_of(ours)
+    place = {"chart": f"{way}-{case.chart}", "x": case.x}
+    if not rivals:
+        return [alone(bench, "records/s", rates) | place]
+    return [
+        versus(bench, "records/s", rates, rival, (each.records_per_s for each in theirs), **busy(ours, theirs))
+        | place
+        for rival, theirs in rivals.items()
+    ]
+
+
+def rates_of(seen: list[Rate]) -> list[float]:
+    return [each.records_per_s for each in seen]

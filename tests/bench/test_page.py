@@ -33,7 +33,7 @@ def test_everything_that_was_measured_stands_on_the_page():
 
 
 def test_wins_losses_and_draws_are_counted_without_those_against_ourselves():
-    assert "ahead 1 times, behind 1 times and even 1 times" in page.summary(ALL)
+    assert "In 3 comparisons with its rivals rivvend is ahead in 1, behind in 1 and even in 1." in page.summary(ALL)
 
 
 def test_what_was_missed_and_what_failed_is_told_first():
