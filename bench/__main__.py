@@ -28,6 +28,7 @@ PARTS = (
 )
 OUT = Path(__file__).parent / "out"
 PUBLISHED = Path(__file__).parent.parent / "docs" / "benchmarks"
+FAILED_CHARS_MAX = 300
 Result = dict[str, Any]
 
 
@@ -59,7 +60,8 @@ def measure(part: str, *, quick: bool) -> list[Result]:
         found: list[Result] = importlib.import_module(f"bench.{part}").run(quick=quick)
     except Exception as error:
         traceback.print_exc()
-        return [{"bench": part, "failed": f"{type(error).__name__}: {error}"}]
+        said = f"{type(error).__name__}: {error}".splitlines()[0]
+        return [{"bench": part, "failed": said[:FAILED_CHARS_MAX]}]
     return found
 
 

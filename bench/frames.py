@@ -7,6 +7,7 @@ many commands in a row, sent at once and answered one by one.
 from __future__ import annotations
 
 import struct
+import time
 from collections.abc import Sequence
 from functools import cache
 
@@ -17,7 +18,8 @@ from rivven.wire import requests as ask
 from rivven.wire import responses as tell
 
 TOPIC = "bench"
-STAMP_MS = 1_700_000_000_000
+STAMP_MS = time.time_ns() // 1_000_000
+"""Of this run: what is older than the retention of a topic would be deleted while it is measured."""
 TIMEOUT_MS = 30_000
 LENGTH_BYTES, HEADER_BYTES = 4, 5
 PARTITIONS_MAX = 127
