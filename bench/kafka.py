@@ -5,9 +5,9 @@ checks nothing: four partitions, 1,000 records a call, until the last one is sto
 the mock broker keeps from both, and from rivvend all that was sent. Client and broker share the machine, and the
 client is the busier of the two, so what a record costs the broker stands beside the rates.
 
-The mock broker gives a topic four partitions and knows no large groups, so the other two questions are ours alone.
-Groups are measured under `every_write`, as installed, but without the pause in which the first member waits for
-company.
+The mock broker gives a topic four partitions and knows no large groups. Groups are measured beside Kafka: both sync
+what they answer for, and at neither does the first member pause to wait for company. The members are the same, in
+one process, and beat at once.
 """
 
 from __future__ import annotations
@@ -15,10 +15,13 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from itertools import count
+from pathlib import Path
+from typing import NamedTuple, TypeVar
 
 from bench import confluent, load, members
 from bench.contest import CLIENT, latencies
+from bench.kraft import Kafka
 from bench.load import Framing, Plan, Script, Shape
 from bench.peers import START_S, TOPIC, MockBroker, Peer, Rivvend, cpu_seconds, running
 from bench.spread import Result, alone, left_out, take_turns, versus
@@ -37,6 +40,8 @@ METADATA_VERSION = 12
 MANY_PARTITIONS = 1000
 GROUP_MEMBERS = 500
 READER = "confluent-kafka"
+R = TypeVar("R")
+_numbers = count()
 TAIL_BYTES = 16
 
 
@@ -84,8 +89,8 @@ def whole_calls(sent_bytes: float, value_bytes: int) -> int:
     return max(1, int(sent_bytes) // value_bytes // step) * step
 
 
-def turns(peers: list[Peer], way: Callable[[Peer], Rate], *, rounds: int) -> dict[str, list[Rate]]:
-    return take_turns({peer.name: partial(way, peer) for peer in peers}, rounds=rounds)
+def turns(peers: list[Peer], way: Callable[[Peer], R], *, rounds: int, warmups: int = 0) -> dict[str, list[R]]:
+    return take_turns({peer.name: partial(way, peer) for peer in peers}, rounds=rounds, warmups=warmups)
 
 
 def put_afresh(peer: Peer, *, value: bytes, records: int) -> Rate:
@@ -134,15 +139,16 @@ def cost(rates: list[Rate]) -> float:
 
 def many(*, rounds: int, seconds: float) -> list[Result]:
     at_once = ("--group-initial-rebalance-delay-ms", "0")
-    with running(lambda home: Rivvend(home, *at_once, policy="every_write")) as ((peer,), _):
-        peer.reset(MANY_PARTITIONS)
-        plan = metadata_plan(peer)
-        asked = [
-            load.run(peer, plan, Shape(connections=1, seconds=seconds, warmup_s=0.2)) for _ in range(min(rounds, 5))
-        ]
-        begun_s = cpu_seconds(peer.pid)
-        seen = [rebalances(peer, f"bench-{number}") for number in range(rounds)]
-        cpu_s = (cpu_seconds(peer.pid) - begun_s) / (2 * rounds)
+    ours = partial(_rivvend, flags=at_once)
+    with running(ours, partial(Kafka, sync_always=True)) as (peers, missing):
+        for each in peers:
+            each.reset(MANY_PARTITIONS)
+            if isinstance(each, Kafka):
+                each.wake_groups()
+        plan = metadata_plan(peers[0])
+        shape = Shape(connections=1, seconds=seconds, warmup_s=0.2)
+        asked = [load.run(peers[0], plan, shape) for _ in range(rounds)]
+        seen = turns(peers, rebalances, rounds=rounds, warmups=0 if rounds == 1 else 1)
     metadata = alone(
         f"Kafka metadata of {MANY_PARTITIONS:,} partitions, one request in flight",
         "requests/s",
@@ -151,11 +157,24 @@ def many(*, rounds: int, seconds: float) -> list[Result]:
         **latencies(asked),
         **load.doubts(*asked),
     )
-    group = f"a Kafka group of {GROUP_MEMBERS} members shares {MANY_PARTITIONS:,} partitions"
+    return [metadata, *groups(seen), *left_out("a group of many members", missing)]
+
+
+def _rivvend(home: Path, flags: tuple[str, ...]) -> Rivvend:
+    return Rivvend(home, *flags, policy="every_write")
+
+
+def groups(seen: dict[str, list[members.Rebalances]]) -> list[Result]:
+    bench = f"a Kafka group of {GROUP_MEMBERS} members shares {MANY_PARTITIONS:,} partitions"
+    ours, (rival, theirs) = seen.pop("rivvend"), next(iter(seen.items()), ("", []))
+    firsts, seconds = [each.first_s for each in ours], [each.second_s for each in ours]
+    if not theirs:
+        return [alone(bench, "s", firsts), alone(f"{bench} anew, one having left", "s", seconds)]
+    their_firsts, their_seconds = [each.first_s for each in theirs], [each.second_s for each in theirs]
+    anew = f"{bench} anew, one having left"
     return [
-        metadata,
-        alone(group, "s", (each.first_s for each in seen), peer_cpu_s=round(cpu_s, 2)),
-        alone(f"{group} anew, one having left", "s", (each.second_s for each in seen)),
+        versus(bench, "s", firsts, rival, their_firsts, less_is_better=True, client="bench/members.py"),
+        versus(anew, "s", seconds, rival, their_seconds, less_is_better=True, client="bench/members.py"),
     ]
 
 
@@ -179,5 +198,7 @@ def answer_to(peer: Peer, frame: bytes) -> bytes:
     raise RuntimeError("rivvend closed the connection")
 
 
-def rebalances(peer: Peer, group: str) -> members.Rebalances:
+def rebalances(peer: Peer) -> members.Rebalances:
+    """Of a group that was never there before."""
+    group = f"bench-{next(_numbers)}"
     return members.measure(peer.port, group, TOPIC, partitions=MANY_PARTITIONS, members=GROUP_MEMBERS)

@@ -110,6 +110,22 @@ class Kafka(Peer):
                 raise RuntimeError(f"{self.name} did not make {partitions} partitions: {self.complaints()}")
             time.sleep(0.05)
 
+    def wake_groups(self) -> None:
+        """Kafka makes the topic of its groups when the first one comes, which shall be none that is measured."""
+        from confluent_kafka import Consumer
+
+        settings = {"bootstrap.servers": f"127.0.0.1:{self.port}", "group.id": "first", "log_level": 0}
+        consumer = Consumer(settings)
+        try:
+            consumer.subscribe([TOPIC])
+            deadline = time.monotonic() + ASK_S
+            while not consumer.assignment():
+                consumer.poll(0.1)
+                if time.monotonic() > deadline:
+                    raise RuntimeError(f"{self.name} serves no groups: {self.complaints()}")
+        finally:
+            consumer.close()
+
     def _has(self, admin: Any, topic: str, partitions: int) -> bool:
         """Whether each partition answers. The metadata tell of a leader before the leader knows."""
         from confluent_kafka import KafkaException, TopicPartition
@@ -158,6 +174,7 @@ def _properties(data: Path, port: int, controller_port: int, *, sync_always: boo
         "offsets.topic.replication.factor": "1",
         "transaction.state.log.replication.factor": "1",
         "transaction.state.log.min.isr": "1",
+        "group.initial.rebalance.delay.ms": "0",  # as ours where groups are measured
         "log.segment.delete.delay.ms": "1000",  # what a round wrote must not fill the disk during the next ones
         **({"log.flush.interval.messages": "1"} if sync_always else {}),
     }
