@@ -30,7 +30,7 @@ from rivven.wire import requests as ask
 from rivven.wire import responses as tell
 
 ROOT = Path(__file__).parent.parent
-START_S = STOP_S = 90.0
+START_S = STOP_S = 180.0
 """Long, since some have ten thousand partitions to see to."""
 POLL_S = 0.005
 TOPIC = "bench"
