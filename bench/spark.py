@@ -179,7 +179,7 @@ def batches(rows: int, size: int) -> Iterator[pa.RecordBatch]:
             pa.array([TOPIC] * count, pa.string()),
             pa.array([0] * count, pa.int32()),
             pa.array(range(count), pa.int64()),
-            pa.array([1_700_000_000_000_000] * count, pa.timestamp("us", "UTC")),
+            pa.array([time.time_ns() // 1000] * count, pa.timestamp("us", "UTC")),
             pa.array([0] * count, pa.int32()),
             pa.array([[]] * count, HEADERS),
         ],
