@@ -49,10 +49,17 @@ def main() -> int:
         part_begun = time.perf_counter()
         results += [{"part": part, **result} for result in measure(part, quick=chosen.quick)]
         print(f"  {time.perf_counter() - part_begun:.0f} s", file=sys.stderr, flush=True)
-    machine |= {"load_after": round(os.getloadavg()[0], 2), "minutes": round((time.perf_counter() - begun) / 60, 1)}
-    print(write(PUBLISHED if chosen.publish else OUT, machine, results))
+        minutes = round((time.perf_counter() - begun) / 60, 1)
+        machine |= {"load_after": round(os.getloadavg()[0], 2), "minutes": minutes}
+        # After each part: a run that is cut short has measured something all the same
+        text = write(PUBLISHED if chosen.publish else OUT, machine, sorted(results, key=place))
+    print(text)
     missed = any(result.get("met") is False for result in results)
     return int(any("failed" in result for result in results) or (chosen.hold and missed))
+
+
+def place(result: Result) -> int:
+    return PARTS.index(result["part"])
 
 
 def measure(part: str, *, quick: bool) -> list[Result]:

@@ -722,7 +722,7 @@ def test_what_json_cannot_have_is_refused_before_anybody_is_asked(server):
     refused: list[str] = []
     task = Task(Batch(QUERY, 3), 1, "a", lambda _, why: refused.append(why))
     assert hook(server).write(iter([table(3, name=names)]), task) == 2
-    assert [asked.json()["id"] for asked in server.taken] == [0, 2]
+    assert sorted(asked.json()["id"] for asked in server.taken) == [0, 2]  # several at a time
     assert len(refused) == 1
     assert refused[0].startswith("JSON cannot have it: 'utf-8' codec")
 

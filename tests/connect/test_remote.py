@@ -149,6 +149,7 @@ def test_a_client_that_is_killed_begins_again_and_nothing_is_there_twice(remote:
             assert json.loads(records(servers, "counts")[-1])["orders"] == ROWS
 
 
+@pytest.mark.soak
 def test_the_format_reads_and_writes_through_a_server(servers: str, remote: str, tmp_path: Path) -> None:
     with blocking.connect(servers) as client:
         client.create_topic("plain", 1)
