@@ -3,6 +3,7 @@
 `results.jsonl` has the machine in its first line and a result in every other, `results.md` the same as tables, and
 the `.svg` files beside them are pictures of it: all in `bench/out`, or with `--publish` in `docs/benchmarks`. Each
 part is a file beside this one that says what it asks. A part that fails is told in its place, and the others go on.
+What was published of parts that are not measured now stays.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +44,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that children and files go with us
     machine = about() | {"quick": chosen.quick}
     parts = chosen.parts or PARTS
-    results: list[Result] = []
+    results: list[Result] = earlier(parts) if chosen.publish else []
     begun = time.perf_counter()
     for part in parts:
         print(f"measuring {part} …", file=sys.stderr, flush=True)
@@ -56,6 +58,16 @@ def main() -> int:
     print(text)
     missed = any(result.get("met") is False for result in results)
     return int(any("failed" in result for result in results) or (chosen.hold and missed))
+
+
+def earlier(parts: Sequence[str]) -> list[Result]:
+    """What was published of the parts that are not measured now. Each result says of which commit it is, and no
+    ratio is of two runs."""
+    published = PUBLISHED / "results.jsonl"
+    if not published.exists():
+        return []
+    rows = [json.loads(line) for line in published.read_text().splitlines()]
+    return [row for row in rows if row.get("part") in PARTS and row["part"] not in parts]
 
 
 def place(result: Result) -> int:
@@ -75,7 +87,7 @@ def measure(part: str, *, quick: bool) -> list[Result]:
 def write(folder: Path, machine: Result, results: list[Result]) -> str:
     """All that there is to see of a run, into this folder. Pictures of an older run go."""
     folder.mkdir(parents=True, exist_ok=True)
-    lines = [json.dumps({**result, "commit": machine["commit"]}) for result in results]
+    lines = [json.dumps({"commit": machine["commit"], **result}) for result in results]
     (folder / "results.jsonl").write_text("\n".join([json.dumps({"machine": machine}), *lines]) + "\n")
     for old in folder.glob("*.svg"):
         old.unlink()

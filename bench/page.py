@@ -39,7 +39,11 @@ def markdown(
     for part, question in questions.items():
         rows = [result for result in results if result["part"] == part]
         if rows:
-            pieces += [f"## {part.capitalize()}", question, table(rows)]
+            pieces += [f"## {part.capitalize()}", question]
+            commit = rows[0].get("commit", machine.get("commit"))
+            if commit != machine.get("commit"):
+                pieces.append(f"Measured in a run of its own, of commit {commit}.")
+            pieces.append(table(rows))
     return "\n\n".join(pieces) + "\n"
 
 

@@ -283,12 +283,14 @@ cdef class Line:
         the taker's, which waits for its end."""
         cdef Lines lines = self.lines
         cdef uint8_t *at = lines.shared_at
-        cdef Py_ssize_t left = self.rest_bytes, taken
+        cdef Py_ssize_t left = self.rest_bytes, taken, room
         cdef ssize_t count
         cdef int code
         if left:
             memcpy(at, self.rest, left)
-        count = recv(self.fd, at + left, min(TAKEN_BYTES_MAX, lines.shared_bytes) - left, MSG_DONTWAIT)
+        # Small requests are many in few bytes, and others want their turn; of large ones as many as there is room for
+        room = lines.shared_bytes if self.bulky else min(TAKEN_BYTES_MAX, lines.shared_bytes)
+        count = recv(self.fd, at + left, room - left, MSG_DONTWAIT)
         code = errno
         lines.receives += 1
         if count <= 0:
@@ -296,6 +298,7 @@ cdef class Line:
         self.rest_bytes = 0
         left += count
         taken = lines.taker.take(self, at, left)
+        self.bulky = taken == 0
         if taken:
             self.seen_us = lines.turn_us  # what trickles in does not count as a sign of life
             left -= taken
