@@ -55,7 +55,7 @@ def produce(peer: Peer, places: list[tuple[str, int]], seconds: float) -> float:
 def started(peers: list[Peer], partitions: int, *, quick: bool) -> Result:
     """After an orderly stop. Restarts come last, since a Java that was started anew is slow for a while."""
     for peer in peers:
-        produce(peer, create_many(peer, partitions), 0.5)
+        produce(peer, create_many(peer, partitions), 5.0)  # so many are not all answered within the first second
     seen = take_turns({peer.name: partial(restart, peer) for peer in peers}, rounds=1 if quick else 3)
     place = {"chart": "growth-start", "x": f"{partitions:,}"}
     return compared(f"start, partitions: {partitions:,}", "s", seen, less_is_better=True) | place
