@@ -196,7 +196,7 @@ def test_who_goes_away_takes_nothing_along(daemon: Daemon) -> None:
 
 
 def test_who_does_not_read_is_not_served_for_ever(daemon: Daemon) -> None:
-    """Replies pile up to a limit; then no more requests are taken, until the client reads, and all are answered."""
+    """A client that sends without reading leaves others alone, and finds every answer once it does read."""
     with daemon.client() as client:
         topic = made_topic(client)
     count = 100_000

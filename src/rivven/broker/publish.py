@@ -114,10 +114,6 @@ class Publisher:
         for before, answer in group.answers:
             waiting.append((done.next_offset, done.base_offset + before, answer))
 
-    def append_made(self, log: Log, batch: bytearray, answer: Answer) -> None:
-        """A batch that somebody else gathered from single records, with nothing of its own to check."""
-        self._append_own(log, batch, answer)
-
     # One record or a few, with the numbers of their producer
 
     def append_numbered(
@@ -147,7 +143,7 @@ class Publisher:
         if admit is not None:
             admit(log, header)
         append_ms = self._clock.now_ms() if log.config.timestamp_type == "LogAppendTime" else -1
-        self._append_own(log, batch, partial(answer, False), append_ms)
+        self.append_own(log, batch, partial(answer, False), append_ms)
 
     @staticmethod
     def _repeats_loosely(log: Log, header: BatchHeader, *, skipping: bool) -> ProducedBatch | None:
@@ -170,7 +166,7 @@ class Publisher:
     ) -> None:
         """Records of the broker's own that are part of a client's transaction."""
         batch = encode(records, producer_id=producer_id, producer_epoch=producer_epoch, transactional=True)
-        self._append_own(log, batch, answer)
+        self.append_own(log, batch, answer)
 
     def append_marker(self, log: Log, producer_id: int, producer_epoch: int, commit: bool, answer: Answer) -> None:
         """The end of a producer's transaction in this partition."""
@@ -180,9 +176,10 @@ class Publisher:
             producer_epoch=producer_epoch,
             timestamp_ms=self._clock.now_ms(),
         )
-        self._append_own(log, batch, answer)
+        self.append_own(log, batch, answer)
 
-    def _append_own(self, log: Log, batch: bytearray, answer: Answer, append_ms: int = -1) -> None:
+    def append_own(self, log: Log, batch: bytearray, answer: Answer, append_ms: int = -1) -> None:
+        """A batch that was made on this node, so that there is nothing to check."""
         if (group := self._gathering.pop(log, None)) is not None:
             self._append_gathered(log, group)
         done = self._append(log, batch, parse_header(batch), append_ms)

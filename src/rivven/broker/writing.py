@@ -84,7 +84,7 @@ class Writing:
     def append_plain(self, log: Log, batch: bytearray, answer: Answer) -> None:
         """A batch made of single records for a partition that `plain_log` gave. Raises nothing."""
         try:
-            self._publisher.append_made(log, batch, answer)
+            self._publisher.append_own(log, batch, answer)
         except RivvenError as error:
             answer(-1, error)
 

@@ -14,7 +14,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp
 
-from rivven.server._lines cimport SHORT_BYTES_MAX, Line, Lines, Taker
+from rivven.server._lines cimport SHORT_BYTES_MAX, Line, Taker
 
 from rivven.record import BatchBuilder, complete
 
@@ -161,11 +161,6 @@ cdef class Express(Taker):
         """Topics have changed: ask again for every partition."""
         self.targets.clear()
         self.latest = None
-
-    @property
-    def waiting(self):
-        """Whether something was taken that `finish` has not passed on."""
-        return bool(self.begun)
 
     cdef Py_ssize_t take(self, Line line, const uint8_t *data, Py_ssize_t length) except -1:
         cdef Py_ssize_t taken = 0

@@ -460,9 +460,6 @@ cdef class Line:
 
     # The protocol's
 
-    def write(self, piece):
-        self.writelines((piece,))
-
     def writelines(self, pieces):
         cdef Py_ssize_t length
         if self.fd < 0:
@@ -551,9 +548,6 @@ cdef class Line:
 
     def set_write_buffer_limits(self, high=None, low=None):
         self.backlog_bytes_max = 65536 if high is None else high
-
-    def get_write_buffer_size(self):
-        return self.backlog_bytes + self.out_bytes
 
     # Whom it is about
 
