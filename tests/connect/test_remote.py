@@ -163,6 +163,7 @@ def test_the_format_reads_and_writes_through_a_server(servers: str, remote: str,
     ("remote", "said"),
     [
         ("sc://127.0.0.1:1/;token=hidden", "Spark Connect, sc://127.0.0.1:1: nobody answers"),
+        ("spark://h;token=hidden", "Spark Connect, spark://h: this is no address of a server; write sc://host:15002"),
         ("localhost:15002", "Spark Connect, localhost:15002: this is no address of a server; write sc://host:15002"),
     ],
 )

@@ -61,7 +61,7 @@ def is_remote(spark: SparkSession) -> bool:
 
 def _plain(remote: str) -> str:
     """Without its parameters: a token may be among them."""
-    return remote.partition("/;")[0]
+    return remote.partition(";")[0].removesuffix("/")
 
 
 def _reach(remote: str) -> None:
