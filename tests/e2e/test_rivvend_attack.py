@@ -23,12 +23,14 @@ MIB = 1024 * 1024
 GROWTH_BYTES_MAX = 100 * MIB
 VECTORS = Path(__file__).parent.parent / "vectors" / "native"
 NO_RATE = ("--rate-limit-per-ip", "0")
+MANY = ("--max-connections-per-ip", "1000")
+"""Those that hung up count until that was noticed, and an attack may be faster."""
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     """One for all attacks that need no flags of their own: it has to bear them one after the other."""
-    with running(tmp_path_factory.mktemp("attack"), *NO_RATE, "--no-auto-create-topics") as daemon:
+    with running(tmp_path_factory.mktemp("attack"), *NO_RATE, *MANY, "--no-auto-create-topics") as daemon:
         yield daemon
 
 
