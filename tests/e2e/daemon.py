@@ -123,7 +123,7 @@ class Daemon:
     def assert_well(self, pid: int) -> None:
         """Still the same process, and it answers a newcomer promptly.
 
-        Whoever hung up counts for the limit of its address until that was noticed, so a newcomer may have to ask again.
+        Whoever hung up counts for its address until that was noticed, so a newcomer may have to ask again.
         """
         assert self.alive, self.errors()
         assert self.pid == pid
