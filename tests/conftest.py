@@ -5,6 +5,7 @@ and the summary names it as `RERUN`: a thing to look into. An assertion that pro
 is a property: a record that was lost once was lost.
 """
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,9 @@ from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 WITH_PROCESSES = ("bench", "connect", "e2e", "spark")
 TESTS = Path(__file__).parent
+
+# A shell that runs the tests in the background has them ignore interrupts, and their children would do the same
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No deadline: on a busy machine it measures the neighbours. A failure prints how to see it again.
 settings.register_profile("test", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])

@@ -6,8 +6,6 @@ same, byte by byte. What is not decided by the bytes alone, such as a client tha
 
 from __future__ import annotations
 
-import itertools
-import random
 import socket
 import struct
 import time
@@ -20,6 +18,7 @@ from daemon import Daemon, running
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from raw import POSTCARD, PROTOBUF, Raw, frame, request
+from two_ways import BYTES_MAX, PARTITIONS, cut, cuts, kept, make_topic, names, read_frame, talk, two_ways
 
 from rivven.client import blocking
 from rivven.record import NATIVE
@@ -27,12 +26,8 @@ from rivven.record import NATIVE
 if not NATIVE:
     pytest.skip("no native code was built: there is only the ordinary way", allow_module_level=True)
 
-PARTITIONS = 3
 PUBLISHED = 3
-BYTES_MAX = 2_000
-"""What a batch may have in the topics here."""
 COUNT = "rivven_core_append_latency_seconds_count"
-names = (f"topic-{number}" for number in itertools.count())
 
 
 @pytest.fixture(scope="module", params=["every_write", "none"])
@@ -42,14 +37,8 @@ def policy(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def both(policy: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Daemon, Daemon]]:
-    flags = ("--sync-policy", policy, "--rate-limit-per-ip", "0")
-    daemons = [Daemon(tmp_path_factory.mktemp("express"), *flags) for _ in range(2)]
-    daemons[1].environment = {"RIVVEN_PURE": "1"}
-    try:
-        yield daemons[0].start(), daemons[1].start()
-    finally:
-        for daemon in daemons:
-            daemon.end()
+    with two_ways(tmp_path_factory.mktemp("native"), tmp_path_factory.mktemp("pure"), policy) as daemons:
+        yield daemons
 
 
 @pytest.fixture
@@ -61,44 +50,6 @@ def made_topic(client: Raw) -> str:
     name = next(names)
     make_topic(client, name)
     return name
-
-
-def make_topic(client: Raw, name: str) -> None:
-    assert client.call("CreateTopic", name, PARTITIONS) == ("TopicCreated", (name, PARTITIONS))
-    assert client.call("AlterTopicConfig", name, [("max.message.bytes", str(BYTES_MAX))])[0] == "TopicConfigAltered"
-
-
-def talk(daemon: Daemon, pieces: list[bytes], replies: int) -> list[bytes]:
-    """Send the pieces one by one, and read so many frames."""
-    with socket.create_connection(("127.0.0.1", daemon.port), timeout=30) as sock:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sender = Thread(target=lambda: [sock.sendall(piece) for piece in pieces])
-        sender.start()
-        found = [read_frame(sock) for _ in range(replies)]
-        sender.join()
-        return found
-
-
-def read_frame(sock: socket.socket) -> bytes:
-    (length,) = struct.unpack(">I", read_exactly(sock, 4))
-    return read_exactly(sock, length)
-
-
-def read_exactly(sock: socket.socket, length: int) -> bytes:
-    data = b""
-    while len(data) < length:
-        more = sock.recv(length - len(data))
-        assert more, f"closed after {data!r}"
-        data += more
-    return data
-
-
-def kept(daemon: Daemon, topic: str) -> list[list[tuple[object, ...]]]:
-    """Every record but for its time: offset, partition, key, value."""
-    with daemon.client() as client:
-        found = [client.call("Consume", topic, number, 0, 10_000, None, None) for number in range(PARTITIONS)]
-    assert all(name == "Messages" for name, _ in found)
-    return [[tuple(message[:4]) for message in fields[0]] for _, fields in found]
 
 
 def metrics(daemon: Daemon, prefix: str) -> str:
@@ -138,21 +89,18 @@ def written(topic: str, wanted: list[tuple[tuple[object, ...], int]]) -> list[by
 
 
 @settings(max_examples=60)
-@given(asked, st.randoms(use_true_random=False), st.booleans())
+@given(asked, cuts)
 def test_both_ways_answer_alike(
     both: tuple[Daemon, Daemon],
     wanted: list[tuple[tuple[object, ...], int]],
-    cuts: random.Random,
-    whole: bool,
+    shares: list[float] | None,
 ) -> None:
     name = next(names)
     for daemon in both:
         with daemon.client() as client:
             make_topic(client, name)
     stream = b"".join([request("Ping", cid=99_999), *written(name, wanted)])
-    places = [] if whole else sorted(cuts.choices(range(len(stream)), k=5))
-    pieces = [stream[begin:end] for begin, end in itertools.pairwise([0, *places, len(stream)]) if begin < end]
-    answers = [talk(daemon, pieces, len(wanted) + 1) for daemon in both]
+    answers = [talk(daemon, cut(stream, shares), len(wanted) + 1) for daemon in both]
     assert answers[0] == answers[1]
     assert kept(both[0], name) == kept(both[1], name)
 

@@ -5,6 +5,7 @@ from rivven.coordinator import GroupConfig, TxnConfig
 from .admit import Limit
 from .broker import Broker, BrokerConfig
 from .lag import Lag
+from .native import produced_to_one
 from .reading import Bounds, Fetched, Wanted
 from .session import Reply, Session
 from .stats import BrokerStats
@@ -27,5 +28,6 @@ __all__ = [
     "Session",
     "TxnConfig",
     "Wanted",
+    "produced_to_one",
     "refusal",
 ]

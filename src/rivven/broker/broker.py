@@ -37,6 +37,8 @@ from .topics import Topics
 from .transactions import TransactionKeeper
 from .writing import Writing
 
+NEVER_US = 2**62
+
 
 @dataclass(frozen=True, slots=True)
 class BrokerConfig:
@@ -93,8 +95,11 @@ class Broker:
         self.transactions = TransactionKeeper(
             store, clock, self._publisher, self.groups, config.transactions, self.producer_ids.next
         )
+        self._parts = self._waiting, store, self.groups, self.transactions
         self._native = Native(self)
         self.kafka = Kafka(self)
+        self._due_us = 0
+        """When something comes due that nobody asks for; 0 if a request may have changed that."""
 
     # The doors
 
@@ -104,9 +109,9 @@ class Broker:
 
     def begin(self, reply: Reply, kind: str) -> None:
         """Count a request, whatever its dialect, and charge its sender for it."""
+        self._due_us = 0
         reply.kind = kind
-        requests = self.stats.requests
-        requests[kind] = requests.get(kind, 0) + 1
+        self.stats.count(kind)
         self.admission.charge(reply.session, REQUEST, 1)
 
     def fulfil(self, reply: Reply, response: object, *, failed: bool = False) -> None:
@@ -117,26 +122,33 @@ class Broker:
 
     def turn(self) -> list[Session]:
         """End a round: write, commit, answer. Returns the sessions that have replies to send."""
-        self.groups.tick()
-        self.transactions.tick()
+        now_us = self.clock.now_us()
+        is_due = self._due_us <= now_us
+        if is_due or self.groups.topics_changed:
+            self.groups.tick()
+            self.transactions.tick()
         while self._write_and_answer():
             pass  # an answer may have made a coordinator write something more, which wants to be on its way too
-        self._waiting.expire(self.clock.now_us())
+        if is_due:
+            self._waiting.expire(now_us)
         self._reader.end_turn()
+        self._due_us = self._soonest_us()
         touched, self._touched = self._touched, {}
         return list(touched)
 
     def _write_and_answer(self) -> bool:
-        """Hand what is written to the disk, and answer whom it concerns. Whether anybody was answered."""
-        self._publisher.append_gathered()
+        """Hand what is written to the disk, and answer whom it concerns. Whether that had something more written."""
+        publisher = self._publisher
+        publisher.append_gathered()
         moved = self.store.pump()
         # Under a policy without syncs the offset has moved already, and no group will say so.
-        durable = {**dict.fromkeys(moved), **dict.fromkeys(self._publisher.waiting_logs())}
+        durable = {**dict.fromkeys(moved), **dict.fromkeys(publisher.waiting_logs())}
         if not durable:
             return False
-        answered = self._publisher.answer_durable(durable)
+        before = self.stats.batches_in
+        publisher.answer_durable(durable)
         self._waiting.wake(durable)
-        return answered
+        return self.stats.batches_in != before or publisher.is_gathering
 
     def end_waiting(self) -> None:
         """The node is about to stop: answer whoever waits for records with what there is, now and from now on."""
@@ -144,8 +156,16 @@ class Broker:
 
     def due_us(self) -> int | None:
         """When `turn` is wanted at the latest, on the clock's monotonic time."""
-        parts = self._waiting, self.store, self.groups, self.transactions
-        return min((us for part in parts if (us := part.due_us()) is not None), default=None)
+        due_us = self._due_us or self._soonest_us()
+        return None if due_us == NEVER_US else due_us
+
+    def _soonest_us(self) -> int:
+        soonest_us = NEVER_US
+        for part in self._parts:
+            due_us = part.due_us()
+            if due_us is not None and due_us < soonest_us:
+                soonest_us = due_us
+        return soonest_us
 
     def end_hanging(
         self,

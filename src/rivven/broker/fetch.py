@@ -187,7 +187,8 @@ class Reader:
             self.decoded_bytes -= decoded.size_bytes
 
     def end_turn(self) -> None:
-        self._let_go(keep=0)
+        if self.decoded_bytes > DECODED_BYTES_MAX:
+            self._let_go(keep=0)
 
     def _counted(self, found: list[Record], size_bytes: int) -> list[Record]:
         self._stats.messages_out += len(found)

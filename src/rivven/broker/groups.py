@@ -84,7 +84,7 @@ class GroupKeeper:
 
     def ask(self, request: Ask, answer: Told) -> None:
         """Let the coordinator decide; `answer` hears what it says, once it is true for good."""
-        if self._store.topic_changes != self._topic_changes:
+        if self.topics_changed:
             self._look_at_topics()
         reply_id = next(self._ids)
         self._asked[reply_id] = answer
@@ -142,9 +142,13 @@ class GroupKeeper:
         """A time of `now_ms` on the clock's monotonic time."""
         return (ms - self._began_ms) * 1000
 
+    @property
+    def topics_changed(self) -> bool:
+        return self._store.topic_changes != self._topic_changes
+
     def tick(self) -> None:
         """Let what is due come about: sessions that ran out, rebalances that took too long, offsets that expired."""
-        if self._store.topic_changes != self._topic_changes:
+        if self.topics_changed:
             self._look_at_topics()
         due_ms = self._groups.due_ms()
         if due_ms is not None and due_ms <= (now_ms := self.now_ms()):

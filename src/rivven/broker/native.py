@@ -140,8 +140,7 @@ class Native:
         assert not isinstance(part.batches, tuple), "only what is sent comes in pieces"
 
         def answer(produced: Produced) -> None:
-            told_of = tell.TopicProduced(topic, (_partition_produced(part.partition, produced),))
-            self._fulfil(reply, tell.ProducedBatches((told_of,)))
+            self._fulfil(reply, produced_to_one(topic, part.partition, produced))
 
         self._broker.writing.produce(reply.session, topic, part.partition, memoryview(part.batches), answer)
 
@@ -395,6 +394,11 @@ def _noting(
         settle()
 
     return answer
+
+
+def produced_to_one(topic: str, partition: int, produced: Produced) -> tell.ProducedBatches:
+    """The answer to a request that names one partition."""
+    return tell.ProducedBatches((tell.TopicProduced(topic, (_partition_produced(partition, produced),)),))
 
 
 def _partition_produced(partition: int, produced: Produced) -> tell.PartitionProduced:

@@ -95,6 +95,10 @@ class Publisher:
         group.records += records
         group.size_bytes += size_bytes
 
+    @property
+    def is_gathering(self) -> bool:
+        return bool(self._gathering)
+
     def append_gathered(self) -> None:
         """The turn is over: write what was gathered."""
         while self._gathering:
@@ -281,9 +285,8 @@ class Publisher:
         self._stats.batches_in += 1
         return done
 
-    def answer_durable(self, logs: Iterable[Log]) -> bool:
-        """These logs' durable offsets have moved. Whether anybody waited for it."""
-        answered = False
+    def answer_durable(self, logs: Iterable[Log]) -> None:
+        """These logs' durable offsets have moved: tell whoever waited for it."""
         for log in logs:
             waiting = self._undurable.get(log)
             if waiting is None:
@@ -291,10 +294,8 @@ class Publisher:
             while waiting and waiting[0][0] <= log.durable:
                 _, first, answer = waiting.popleft()
                 answer(first, None)
-                answered = True
             if not waiting:
                 self._undurable.pop(log, None)
-        return answered
 
     def waiting_logs(self) -> list[Log]:
         return list(self._undurable)

@@ -16,3 +16,6 @@ class BrokerStats:
     errors: int = 0
     throttled: int = 0
     refused_full: int = 0
+
+    def count(self, kind: str, requests: int = 1) -> None:
+        self.requests[kind] = self.requests.get(kind, 0) + requests

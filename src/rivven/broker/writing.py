@@ -65,8 +65,8 @@ class Writing:
         return log
 
     def plain_log(self, name: str, partition: int) -> Log | None:
-        """The partition, if single records may be put there without a look at them or at who sends them: nothing is
-        to be made, chosen, counted, refused or converted. True until `plain_changes` changes."""
+        """The partition, if records and batches may be put there without a look at them or at who sends them: nothing
+        is to be made, chosen, counted, refused or converted. True until `plain_changes` changes."""
         if self._admission.is_limiting or is_internal(name):
             return None
         try:
@@ -85,6 +85,13 @@ class Writing:
         """A batch made of single records for a partition that `plain_log` gave. Raises nothing."""
         try:
             self._publisher.append_own(log, batch, answer)
+        except RivvenError as error:
+            answer(-1, error)
+
+    def append_parcel(self, log: Log, batches: bytearray, answer: Answer) -> None:
+        """Whole batches for a partition that `plain_log` gave, as `produce` takes them. Raises nothing."""
+        try:
+            self._publisher.append_batches(log, memoryview(batches), answer)
         except RivvenError as error:
             answer(-1, error)
 

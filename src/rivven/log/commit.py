@@ -67,16 +67,14 @@ class Commit(Generic[T]):
         self.groups: deque[Group[T]] = deque()
         """Those that wait, oldest first; the last one still takes writes."""
         self._under_way: Group[T] | None = None
+        self.busy = False
+        """Whether a group is under way."""
         self._unsynced_writes = 0
         self.waiting_bytes = 0
 
     def __len__(self) -> int:
         """How many writes are neither done nor under way."""
         return sum(len(group.writes) for group in self.groups)
-
-    @property
-    def busy(self) -> bool:
-        return self._under_way is not None
 
     def admit(self, size_bytes: int) -> None:
         """Refuse a write that would wait behind too much."""
@@ -111,8 +109,9 @@ class Commit(Generic[T]):
     def take(self, now_us: int, *, force: bool = False, sync: bool = False) -> Group[T] | None:
         """The next group to write, if the disk is idle and one is due. It is then under way.
         `force` makes it due; `sync` asks for a sync whatever the policy says."""
-        if self._under_way is not None or not self.groups or not (force or self._due(now_us)):
+        if self.busy or not self.groups or not (force or self._due(now_us)):
             return None
+        self.busy = True
         group = self._under_way = self.groups.popleft()
         group.sync = sync or 0 < self._policy.writes <= self._unsynced_writes + len(group.writes)
         return group
@@ -130,7 +129,7 @@ class Commit(Generic[T]):
         """The group under way has been written, and synced if it asked for it."""
         group = self._under_way
         assert group is not None, "nothing is under way"
-        self._under_way = None
+        self._under_way, self.busy = None, False
         self.waiting_bytes -= group.size_bytes
         self._unsynced_writes = 0 if group.sync else self._unsynced_writes + len(group.writes)
         return group
@@ -138,5 +137,5 @@ class Commit(Generic[T]):
     def clear(self) -> None:
         """Forget what waits and what is under way; none of it was done."""
         self.groups.clear()
-        self._under_way = None
+        self._under_way, self.busy = None, False
         self.waiting_bytes = 0

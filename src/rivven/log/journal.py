@@ -100,11 +100,12 @@ class Journal(Queue):
         """Take the group that is done, if one is, and hand over the next. Never waits. Returns the logs whose
         durable offset moved."""
         moved: list[Log] = []
-        if self._commit.busy and self._retry_us is None and (completion := self._committer.completed()):
+        commit = self._commit
+        if commit.busy and self._retry_us is None and (completion := self._committer.completed()):
             moved = self._completed(completion)
         if self._retry_us is not None and self._clock.now_us() >= self._retry_us:
             self._submit()
-        if not self._commit.busy and self._commit.groups and self._wal.has_room(self._next_bytes()):
+        if not commit.busy and commit.groups and self._wal.has_room(self._next_bytes()):
             self._take()  # without room the spare is being prepared, or a checkpoint must free a file first
         return moved
 

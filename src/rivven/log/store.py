@@ -455,7 +455,8 @@ class Store:
     def pump(self) -> list[Log]:
         """Take the group that is done, if one is, and hand over the next. Never waits. Returns the logs whose
         durable offset moved."""
-        self._require_open()
+        if self._closed is not None:
+            raise StoreClosed(reason=self._closed)
         try:
             return self._journal.pump()
         except SyncFailed as error:

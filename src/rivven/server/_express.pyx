@@ -1,20 +1,33 @@
-"""The way of a small publish, in one piece: from the receive buffer into a batch, and back as a reply.
+"""The way of most of what is published, in one piece: from the receive buffer to the log, and back as a reply.
 
 A request that says `Publish` in postcard, names its partition and wants nothing unusual is put into the batch of its
-partition where it lies, without an object for it; all others, and whatever is odd about a request, are left to the
-ordinary way, which knows every case and every refusal. Both ways must end alike, and tests hold them against each
-other. There is no twin in Python: without this the ordinary way takes everything.
+partition where it lies, without an object for it. A parcel, which is a request with whole batches for one partition, is
+appended at once. All others, and whatever is odd about a request, are left to the ordinary way, which knows every case
+and every refusal. Both ways must end alike, and tests hold them against each other. There is no twin in Python: without
+this the ordinary way takes everything.
 
 `Express` knows nothing about logs. `find` says which partition takes plain records, `append` appends the batch of a
-turn and later calls what it was given with the first offset or an error, as `Publisher` does.
+turn and `deliver` a parcel; both later call what they were given with the first offset or an error, as `Publisher` does.
 Invariant: what was taken is answered once, in order on its line, unless the line is lost.
 """
 
+from cpython.bytearray cimport PyByteArray_FromStringAndSize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp
 
 from rivven.server._lines cimport SHORT_BYTES_MAX, Line, Taker
+from rivven.server._parcels cimport (
+    NATIVE,
+    Parcel,
+    load32,
+    put_varint,
+    read_kafka,
+    read_native,
+    store32,
+    varint,
+    written,
+)
 
 from rivven.record import BatchBuilder, complete
 
@@ -24,40 +37,12 @@ cdef enum:
     POSTCARD = 0
     PUBLISH = 4
     PUBLISHED = 3
+    PRODUCE_BATCHES = 40
     OVERHEAD_BYTES = 40  # as `broker.publish` counts a record
     BATCH_HEADER_BYTES = 61
-    FRAME_BYTES_MAX = 4000
-
-
-cdef inline uint32_t load32(const uint8_t *at) noexcept nogil:
-    return <uint32_t>at[0] << 24 | <uint32_t>at[1] << 16 | <uint32_t>at[2] << 8 | at[3]
-
-
-cdef inline void store32(uint8_t *at, uint32_t value) noexcept nogil:
-    at[0], at[1], at[2], at[3] = value >> 24, <uint8_t>(value >> 16), <uint8_t>(value >> 8), <uint8_t>value
-
-
-cdef inline const uint8_t *varint(const uint8_t *at, const uint8_t *end, uint32_t *value) noexcept nogil:
-    """A number of at most 28 bits; NULL where there is none, or more of it."""
-    cdef uint32_t found = 0
-    cdef int shift = 0
-    while at < end and shift < 28:
-        found |= <uint32_t>(at[0] & 0x7F) << shift
-        if at[0] < 0x80:
-            value[0] = found
-            return at + 1
-        at += 1
-        shift += 7
-    return NULL
-
-
-cdef inline uint8_t *put_varint(uint8_t *at, uint64_t value) noexcept nogil:
-    while value > 0x7F:
-        at[0] = <uint8_t>(value & 0x7F | 0x80)
-        at += 1
-        value >>= 7
-    at[0] = <uint8_t>value
-    return at + 1
+    PUBLISH_BYTES_MAX = 4000
+    PARCEL_BYTES_MAX = 128 * 1024
+    TARGETS_MAX = 100_000
 
 
 assert LENGTH_BYTES + HEAD_BYTES + 1 + 10 + 5 <= SHORT_BYTES_MAX, "a reply fits into its slot"
@@ -67,6 +52,8 @@ cdef class Target:
     """A partition, and what was published to it in this turn."""
 
     cdef object log, builder
+    cdef bytes topic
+    cdef bint by_id
     cdef int64_t bytes_max, records_max, size_bytes
     cdef uint32_t partition
     cdef Waiters waiters
@@ -135,25 +122,62 @@ cdef int reply(Line line, uint64_t number, uint32_t correlation_id, uint64_t off
     return line.replied(number, at - begin)
 
 
+cdef class Carrier:
+    """Who wants to hear what became of a parcel. Called once, with its first offset or an error."""
+
+    cdef Express express
+    cdef Line line
+    cdef Target target
+    cdef uint64_t number
+    cdef uint32_t correlation_id
+    cdef int version
+    cdef int64_t begun_us, request_bytes, start
+
+    def __call__(self, first, error):
+        cdef Express express = self.express
+        cdef Target target = self.target
+        cdef bytes frame
+        cdef int64_t correlation_id
+        express.inflight_bytes -= self.request_bytes
+        if error is None:
+            frame = written(self.version, self.correlation_id, target.topic, target.partition, first, self.start)
+        else:
+            place = target.topic, target.by_id, target.partition, self.start
+            correlation_id = <int64_t>self.correlation_id
+            if self.version != NATIVE:
+                correlation_id = <int32_t>self.correlation_id
+            frame = express.return_parcel(self.version, correlation_id, place, error)
+        if frame is None:
+            self.line.abort()
+        else:
+            self.line.replied_with(self.number, frame)
+        express.observe_parcel(self.version, self.begun_us)
+
+
 cdef class Express(Taker):
-    cdef object find, append, refuse, observe, failed, now_ms
+    cdef object find, append, deliver, refuse, return_parcel, observe, observe_parcel, failed, now_ms
     cdef dict targets
     cdef list begun
     cdef int64_t stamp_ms
     cdef Target latest
-    cdef bytes latest_topic
     cdef uint32_t frame_bytes_max
+    cdef int produce_newest
     cdef public int64_t inflight_bytes_max
     cdef readonly int64_t inflight_bytes
 
-    def __init__(self, *, find, append, refuse, observe, failed, now_ms, uint32_t frame_bytes_max):
-        self.find = find
-        self.append = append
-        self.refuse = refuse
-        self.observe = observe
-        self.failed = failed
-        self.now_ms = now_ms
+    def __init__(self, front, *, uint32_t frame_bytes_max, int produce_newest):
+        """`front` answers what is asked here; `produce_newest` is the newest version of Kafka's Produce."""
+        self.find = front.find
+        self.append = front.append
+        self.deliver = front.deliver
+        self.refuse = front.refuse
+        self.return_parcel = front.return_parcel
+        self.observe = front.observe
+        self.observe_parcel = front.observe_parcel
+        self.failed = front.failed
+        self.now_ms = front.now_ms
         self.frame_bytes_max = frame_bytes_max
+        self.produce_newest = produce_newest
         self.targets = {}
         self.begun = []
 
@@ -164,93 +188,152 @@ cdef class Express(Taker):
 
     cdef Py_ssize_t take(self, Line line, const uint8_t *data, Py_ssize_t length) except -1:
         cdef Py_ssize_t taken = 0
-        cdef uint32_t frame_bytes, topic_bytes, partition, value_bytes
-        cdef uint32_t key_bytes = 0
+        cdef uint32_t frame_bytes
         cdef const uint8_t *at
-        cdef const uint8_t *end
-        cdef const uint8_t *topic
-        cdef const uint8_t *key
-        cdef Target target
+        cdef bint took, bulky = False
+        cdef Parcel parcel
         if not self.begun:
             self.stamp_ms = self.now_ms()
         while length - taken >= LENGTH_BYTES + HEAD_BYTES + 1:
             frame_bytes = load32(data + taken)
             if frame_bytes > self.frame_bytes_max or frame_bytes > length - taken - LENGTH_BYTES:
                 break
-            at = data + taken + LENGTH_BYTES
-            end = at + frame_bytes
-            if frame_bytes < HEAD_BYTES + 6 or at[0] != POSTCARD or at[HEAD_BYTES] != PUBLISH:
-                break
-            topic = varint(at + HEAD_BYTES + 1, end, &topic_bytes)
-            if topic == NULL or topic_bytes >= end - topic or topic[topic_bytes] != 1:
-                break  # no topic, or no partition
-            at = varint(topic + topic_bytes + 1, end, &partition)
-            if at == NULL or at >= end or at[0] > 1:
-                break
-            key, key_bytes = NULL, 0
-            if at[0] == 1:
-                key = varint(at + 1, end, &key_bytes)
-                if key == NULL or key_bytes >= end - key:
-                    break
-                at = key + key_bytes
-            else:
-                at += 1
-            at = varint(at, end, &value_bytes)
-            if at == NULL or <Py_ssize_t>value_bytes + 1 != end - at or at[value_bytes] != 0:
-                break  # a value that ends elsewhere, or an epoch
             if self.inflight_bytes + frame_bytes > self.inflight_bytes_max:
                 break
-            target = self.target(topic, topic_bytes, partition)
-            if target is None or not self.fits(target, <int64_t>value_bytes + key_bytes):
+            at = data + taken + LENGTH_BYTES
+            if line.kafka:
+                bulky = read_kafka(at, at + frame_bytes, self.produce_newest, &parcel)
+                took = bulky and self.take_parcel(line, &parcel, frame_bytes)
+            elif at[0] == POSTCARD and at[HEAD_BYTES] == PUBLISH:
+                took = self.take_publish(line, at, frame_bytes)
+            else:
+                bulky = read_native(at, at + frame_bytes, &parcel)
+                took = bulky and self.take_parcel(line, &parcel, frame_bytes)
+            if not took:
                 break
-            if line.allowance is not None and not line.allowance.has_one(line.seen_us):
-                break
-            self.put(
-                target,
-                None if key == NULL else PyBytes_FromStringAndSize(<const char *>key, key_bytes),
-                PyBytes_FromStringAndSize(<const char *>at, value_bytes),
-            )
-            target.waiters.add(line, load32(data + taken + LENGTH_BYTES + 1), line.seen_us, frame_bytes)
-            self.inflight_bytes += frame_bytes
             taken += LENGTH_BYTES + frame_bytes
+        line.bulky = bulky or not taken
         return taken
 
-    cdef bint begins(self, const uint8_t *data, Py_ssize_t length) noexcept:
+    cdef bint begins(self, Line line, const uint8_t *data, Py_ssize_t length) noexcept:
         cdef uint32_t frame_bytes
         if length < LENGTH_BYTES:
             return True
         frame_bytes = load32(data)
-        if frame_bytes > FRAME_BYTES_MAX or frame_bytes <= length - LENGTH_BYTES:
+        if frame_bytes > PARCEL_BYTES_MAX or frame_bytes <= length - LENGTH_BYTES:
             return False  # too long to wait for it here, or whole and still not taken
-        if length > LENGTH_BYTES and data[LENGTH_BYTES] != POSTCARD:
+        data += LENGTH_BYTES
+        length -= LENGTH_BYTES
+        if line.kafka:
+            return length < 2 or data[0] == 0 and data[1] == 0
+        if length and data[0] != POSTCARD:
             return False
-        return length <= LENGTH_BYTES + HEAD_BYTES or data[LENGTH_BYTES + HEAD_BYTES] == PUBLISH
+        if length <= HEAD_BYTES:
+            return True
+        return data[HEAD_BYTES] == PRODUCE_BATCHES or data[HEAD_BYTES] == PUBLISH and frame_bytes <= PUBLISH_BYTES_MAX
 
-    cdef Target target(self, const uint8_t *topic, uint32_t topic_bytes, uint32_t partition):
+    # Parcels
+
+    cdef bint take_parcel(self, Line line, const Parcel *parcel, uint32_t frame_bytes) except -1:
+        cdef Target target = self.target(parcel.topic, parcel.topic_bytes, parcel.partition, parcel.by_id)
+        cdef Carrier carrier
+        if target is None or (line.allowance is not None and not line.allowance.has_one(line.seen_us)):
+            return False
+        if target.waiters is not None:  # what was published before keeps the lower offsets
+            self.begun.remove(target)
+            self.pass_on(target)
+        carrier = Carrier.__new__(Carrier)
+        carrier.express = self
+        carrier.line = line
+        carrier.target = target
+        carrier.number = line.expect()
+        carrier.correlation_id = parcel.correlation_id
+        carrier.version = parcel.version
+        carrier.begun_us = line.seen_us
+        carrier.request_bytes = frame_bytes
+        carrier.start = target.log.start
+        self.inflight_bytes += frame_bytes
+        batch = PyByteArray_FromStringAndSize(<const char *>parcel.batch, parcel.batch_bytes)
+        self.deliver(target.log, batch, carrier, parcel.version)
+        return True
+
+    # Single records
+
+    cdef bint take_publish(self, Line line, const uint8_t *frame, uint32_t frame_bytes) except -1:
+        cdef uint32_t topic_bytes, partition, value_bytes
+        cdef uint32_t key_bytes = 0
+        cdef const uint8_t *at
+        cdef const uint8_t *end = frame + frame_bytes
+        cdef const uint8_t *topic
+        cdef const uint8_t *key = NULL
+        cdef Target target
+        if frame_bytes < HEAD_BYTES + 6:
+            return False
+        topic = varint(frame + HEAD_BYTES + 1, end, &topic_bytes)
+        if topic == NULL or topic_bytes >= end - topic or topic[topic_bytes] != 1:
+            return False  # no topic, or no partition
+        at = varint(topic + topic_bytes + 1, end, &partition)
+        if at == NULL or at >= end or at[0] > 1:
+            return False
+        if at[0] == 1:
+            key = varint(at + 1, end, &key_bytes)
+            if key == NULL or key_bytes >= end - key:
+                return False
+            at = key + key_bytes
+        else:
+            at += 1
+        at = varint(at, end, &value_bytes)
+        if at == NULL or <Py_ssize_t>value_bytes + 1 != end - at or at[value_bytes] != 0:
+            return False  # a value that ends elsewhere, or an epoch
+        target = self.target(topic, topic_bytes, partition, False)
+        if target is None or not self.fits(target, <int64_t>value_bytes + key_bytes):
+            return False
+        if line.allowance is not None and not line.allowance.has_one(line.seen_us):
+            return False
+        self.put(
+            target,
+            None if key == NULL else PyBytes_FromStringAndSize(<const char *>key, key_bytes),
+            PyBytes_FromStringAndSize(<const char *>at, value_bytes),
+        )
+        target.waiters.add(line, load32(frame + 1), line.seen_us, frame_bytes)
+        self.inflight_bytes += frame_bytes
+        return True
+
+    cdef Target target(self, const uint8_t *topic, uint32_t topic_bytes, uint32_t partition, bint by_id):
         """Where plain records of this partition go; None if it takes none."""
-        cdef bytes name = self.latest_topic
-        cdef Target found
+        cdef bytes name
+        cdef Target found = self.latest
         if (
-            self.latest is not None
-            and self.latest.partition == partition
-            and PyBytes_GET_SIZE(name) == topic_bytes
-            and memcmp(PyBytes_AS_STRING(name), topic, topic_bytes) == 0
+            found is not None
+            and found.partition == partition
+            and found.by_id == by_id
+            and PyBytes_GET_SIZE(found.topic) == topic_bytes
+            and memcmp(PyBytes_AS_STRING(found.topic), topic, topic_bytes) == 0
         ):
-            return self.latest
+            return found
         name = PyBytes_FromStringAndSize(<const char *>topic, topic_bytes)
-        known = (name, partition)
-        found = self.targets.get(known)
-        if found is None:
-            plain = self.find(name, partition)
-            if plain is None:
-                return None
-            found = Target.__new__(Target)
-            found.log, found.bytes_max, found.records_max = plain
-            found.partition = partition
-            found.builder = BatchBuilder()
+        known = (name, partition, by_id)
+        if known in self.targets:
+            found = self.targets[known]
+        else:
+            found = self.found(name, partition, by_id)
+            if len(self.targets) >= TARGETS_MAX:
+                self.targets.clear()  # names that nobody has may be many
             self.targets[known] = found
-        self.latest, self.latest_topic = found, name
+        if found is not None:
+            self.latest = found
         return found
+
+    cdef Target found(self, bytes topic, uint32_t partition, bint by_id):
+        cdef Target target
+        plain = self.find(topic, partition, by_id)
+        if plain is None:
+            return None
+        target = Target.__new__(Target)
+        target.log, target.bytes_max, target.records_max = plain
+        target.topic, target.partition, target.by_id = topic, partition, by_id
+        target.builder = BatchBuilder()
+        return target
 
     cdef bint fits(self, Target target, int64_t payload_bytes) except -1:
         """Whether the partition takes a record of this size; what does not fit beside it is passed on first."""

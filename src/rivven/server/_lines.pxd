@@ -10,7 +10,7 @@ cdef struct Slot:
 
 cdef class Taker:
     cdef Py_ssize_t take(self, Line line, const uint8_t *data, Py_ssize_t length) except -1
-    cdef bint begins(self, const uint8_t *data, Py_ssize_t length) noexcept
+    cdef bint begins(self, Line line, const uint8_t *data, Py_ssize_t length) noexcept
 
 
 cdef class Allowance:
@@ -30,6 +30,7 @@ cdef class Lines:
     cdef Py_ssize_t shared_bytes
     cdef public Taker taker
     cdef readonly int64_t turn_us
+    cdef int64_t kept_bytes
     cdef readonly int64_t receives, sends
 
     cdef int watch(self, Line line, uint32_t events) except -1
@@ -53,6 +54,7 @@ cdef class Line:
     cdef Py_ssize_t backlog_bytes, begun_bytes, backlog_bytes_max
     cdef public Allowance allowance
     cdef public bint express
+    cdef public bint kafka
     cdef public bint wanted
     cdef readonly Py_ssize_t owed
     cdef readonly int64_t seen_us
@@ -60,6 +62,7 @@ cdef class Line:
     cdef int readable(self) except -1
     cdef int receive_express(self) except -1
     cdef int keep(self, const uint8_t *data, Py_ssize_t length) except -1
+    cdef void let_go(self) noexcept
     cdef int hand_on(self) except -1
     cdef int ended(self, ssize_t count, int code) except -1
     cdef int writable(self) except -1

@@ -39,6 +39,7 @@ class Lines:
 class Line:
     allowance: Allowance | None
     express: bool
+    kafka: bool
     wanted: bool
     @property
     def owed(self) -> int: ...

@@ -68,7 +68,7 @@ cdef enum:
     OWED_MAX = 1000
     SLOTS_KEPT_MAX = 64
     TAKEN_BYTES_MAX = 32768
-    REST_BYTES_MAX = 4096
+    KEPT_BYTES_MAX = 64 * 1024 * 1024
 
 
 cdef inline int64_t monotonic_us() noexcept nogil:
@@ -93,7 +93,7 @@ cdef class Taker:
         """How many bytes it took, from the begin; whole requests only."""
         return 0
 
-    cdef bint begins(self, const uint8_t *data, Py_ssize_t length) noexcept:
+    cdef bint begins(self, Line line, const uint8_t *data, Py_ssize_t length) noexcept:
         """Whether these bytes, which it did not take, may be the begin of what it would take whole."""
         return False
 
@@ -289,40 +289,46 @@ cdef class Line:
         if left:
             memcpy(at, self.rest, left)
         # Small requests are many in few bytes, and others want their turn; of large ones as many as there is room for
-        room = lines.shared_bytes if self.bulky else min(TAKEN_BYTES_MAX, lines.shared_bytes)
+        room = lines.shared_bytes if self.bulky or left else min(TAKEN_BYTES_MAX, lines.shared_bytes)
         count = recv(self.fd, at + left, room - left, MSG_DONTWAIT)
         code = errno
         lines.receives += 1
         if count <= 0:
             return self.ended(count, code)
-        self.rest_bytes = 0
+        if self.rest != NULL:
+            self.let_go()
         left += count
         taken = lines.taker.take(self, at, left)
-        self.bulky = taken == 0
         if taken:
             self.seen_us = lines.turn_us  # what trickles in does not count as a sign of life
             left -= taken
             memmove(at, at + taken, left)
         if left:
-            if left <= REST_BYTES_MAX and lines.taker.begins(at, left):
+            if lines.kept_bytes + left <= KEPT_BYTES_MAX and lines.taker.begins(self, at, left):
                 return self.keep(at, left)
             self.protocol.buffer_updated(left)
         return 0
 
     cdef int keep(self, const uint8_t *data, Py_ssize_t length) except -1:
-        cdef void *rest = PyMem_Realloc(self.rest, length)
-        if rest == NULL:
+        self.rest = <uint8_t *>PyMem_Malloc(length)
+        if self.rest == NULL:
             raise MemoryError
-        self.rest, self.rest_bytes = <uint8_t *>rest, length
+        self.rest_bytes = length
+        self.lines.kept_bytes += length
         memcpy(self.rest, data, length)
         return 0
+
+    cdef void let_go(self) noexcept:
+        """What was kept is used, or nobody will."""
+        self.lines.kept_bytes -= self.rest_bytes
+        PyMem_Free(self.rest)
+        self.rest, self.rest_bytes = NULL, 0
 
     cdef int hand_on(self) except -1:
         """The express is closed: what was kept for it is the protocol's."""
         cdef Py_buffer view
         cdef Py_ssize_t done = 0, count
         cdef Py_ssize_t length = self.rest_bytes
-        self.rest_bytes = 0
         while done < length and self.fd >= 0:
             room = self.protocol.get_buffer(-1)
             PyObject_GetBuffer(room, &view, PyBUF_SIMPLE | PyBUF_WRITABLE)
@@ -331,6 +337,8 @@ cdef class Line:
             PyBuffer_Release(&view)
             done += count
             self.protocol.buffer_updated(count)
+        if self.rest != NULL:
+            self.let_go()
         return 0
 
     cdef int ended(self, ssize_t count, int code) except -1:
@@ -588,6 +596,8 @@ cdef class Line:
         self.closing, self.reading, self.express = True, False, False
         self.out_bytes = self.backlog_bytes = 0
         self.backlog.clear()
+        if self.rest != NULL:
+            self.let_go()
         self.sock.close()
         self.lines.loop.call_soon(self.protocol.connection_lost, error)
         return 0

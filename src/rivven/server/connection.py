@@ -154,7 +154,7 @@ class Connection(asyncio.BufferedProtocol):
         if line is not None:
             line.express = (
                 self._speaks
-                and not (self._kafka or self._pending or self.session.owed)
+                and not (self._pending or self.session.owed)
                 and self._receiver.is_between_frames
                 and self._is_open()
             )
@@ -290,6 +290,8 @@ class Connection(asyncio.BufferedProtocol):
         if dialect_of(body) is Dialect.KAFKA:
             self._kafka = True
             self._encode = encode_kafka
+            if self._line is not None:
+                self._line.kafka = True
         return True
 
     def _refuse_rate(self, body: memoryview, now_us: int) -> None:

@@ -1,6 +1,6 @@
-"""Where clients' sockets are served if the native code was built: small publishes at once, the rest by `Connection`.
+"""Where clients' sockets are served if the native code was built: publishes at once, the rest by `Connection`.
 
-`Front` brings three things together: the lines, which receive and send; the express, which takes plain publishes off
+`Front` brings three things together: the lines, which receive and send; the express, which takes what is plain off
 them; and the broker, which says what is plain and appends. Without it the event loop serves the sockets.
 """
 
@@ -11,12 +11,13 @@ import socket
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from rivven.broker import refusal
+from rivven.broker import Produced, produced_to_one, refusal
 from rivven.errors import RivvenError
 from rivven.limits import BATCH_RECORDS_MAX
 from rivven.log import Log
 from rivven.record import NATIVE
-from rivven.wire import Format, encode_response
+from rivven.wire import Format, encode_response, kafka
+from rivven.wire.kafka import NO_ID, SERVED
 
 if TYPE_CHECKING:
     from ._express import Express as Express
@@ -34,7 +35,13 @@ else:
 
 logger = logging.getLogger(__name__)
 
-KIND = "Publish"
+Place = tuple[bytes, bool, int, int]
+"""A topic's name or id, whether it is its id, a partition, and where that begins."""
+
+PUBLISH = "Publish"
+PRODUCE = 0
+NATIVE_FORM = -1
+"""In the place of a version of Kafka's Produce."""
 
 
 class Front:
@@ -43,14 +50,9 @@ class Front:
         self._writing = node.broker.writing
         self._stats = node.broker.stats
         self._lines = Lines(node.loop, node.shared_buffer)
+        self.now_ms = node.broker.clock.now_ms
         self._express = Express(
-            find=self._find,
-            append=self._append,
-            refuse=self._refuse,
-            observe=self._observe,
-            failed=self._failed,
-            now_ms=node.broker.clock.now_ms,
-            frame_bytes_max=node.settings.max_request_size,
+            self, frame_bytes_max=node.settings.max_request_size, produce_newest=SERVED[PRODUCE].newest
         )
         self._lines.taker = self._express
         self._true_for = self._writing.plain_changes
@@ -96,31 +98,66 @@ class Front:
 
     # What the express asks
 
-    def _find(self, topic: bytes, partition: int) -> tuple[Log, int, int] | None:
+    def find(self, topic: bytes, partition: int, by_id: bool) -> tuple[Log, int, int] | None:
+        """The partition if it takes plain records, and how many bytes and records a batch of it may have."""
         try:
-            log = self._writing.plain_log(topic.decode(), partition)
+            name = self._name_of(topic) if by_id else topic.decode()
+            log = None if name is None else self._writing.plain_log(name, partition)
         except UnicodeDecodeError:
             return None
         return None if log is None else (log, log.config.max_message_bytes, BATCH_RECORDS_MAX)
 
-    def _append(self, log: Log, batch: bytearray, heard: Heard, count: int) -> None:
-        requests = self._stats.requests
-        requests[KIND] = requests.get(KIND, 0) + count
+    def _name_of(self, topic_id: bytes) -> str | None:
+        found = None if topic_id == NO_ID else self._node.broker.topics.by_id(topic_id)
+        return None if found is None else found.name
+
+    def append(self, log: Log, batch: bytearray, heard: Heard, count: int) -> None:
+        self._stats.count(PUBLISH, count)
         try:
             self._writing.append_plain(log, batch, heard)
         except OSError as error:  # as for any other request: this one fails, the node goes on
-            logger.exception("%s failed", KIND)
+            logger.exception("%s failed", PUBLISH)
             heard(-1, error)
 
-    def _refuse(self, correlation_id: int, error: RivvenError | OSError) -> bytes:
+    def deliver(self, log: Log, batches: bytearray, heard: Heard, version: int) -> None:
+        self._stats.count(_kind(version))
+        try:
+            self._writing.append_parcel(log, batches, heard)
+        except OSError as error:
+            logger.exception("%s failed", _kind(version))
+            heard(-1, error)
+
+    def refuse(self, correlation_id: int, error: RivvenError | OSError) -> bytes:
         return b"".join(encode_response(refusal(error), correlation_id, Format.POSTCARD))
 
-    def _failed(self, count: int) -> None:
+    def return_parcel(
+        self, version: int, correlation_id: int, place: Place, error: RivvenError | OSError
+    ) -> bytes | None:
+        """What to say about a parcel that was not taken; None if there is nothing but to hang up."""
+        topic, by_id, partition, start = place
+        if isinstance(error, OSError):
+            return self.refuse(correlation_id, error) if version == NATIVE_FORM else None
+        produced = Produced(start=start, error=error)
+        if version == NATIVE_FORM:
+            response = produced_to_one(topic.decode(), partition, produced)
+            return b"".join(encode_response(response, correlation_id, Format.POSTCARD))
+        name, topic_id = ("", topic) if by_id else (topic.decode(), NO_ID)
+        refused = self._node.broker.kafka.produced_to_one(name, topic_id, partition, produced, version)
+        return b"".join(kafka.encode_response(refused, PRODUCE, version, correlation_id))
+
+    def failed(self, count: int) -> None:
         self._stats.errors += count
 
-    def _observe(self, begun: list[tuple[int, int]], count: int) -> None:
+    def observe(self, begun: list[tuple[int, int]], count: int) -> None:
         """`begun` says since when, and from which of the `count` on."""
         now_us = self._node.now_us()
         for begun_us, first in reversed(begun):
-            self._node.observe(KIND, (now_us - begun_us) / 1e6, count - first)
+            self._node.observe(PUBLISH, (now_us - begun_us) / 1e6, count - first)
             count = first
+
+    def observe_parcel(self, version: int, begun_us: int) -> None:
+        self._node.observe(_kind(version), (self._node.now_us() - begun_us) / 1e6)
+
+
+def _kind(version: int) -> str:
+    return "ProduceBatches" if version == NATIVE_FORM else "Produce"

@@ -19,6 +19,7 @@ from rivven.wire.kafka import APIS, Call, Error
 if TYPE_CHECKING:
     from rivven.broker.broker import Broker
     from rivven.broker.session import Reply, Session
+    from rivven.broker.writing import Produced
 
 logger = logging.getLogger(__name__)
 
@@ -100,6 +101,12 @@ class Kafka:
         from .opening import versions
 
         return versions(Error.UNSUPPORTED_VERSION)
+
+    def produced_to_one(self, topic: str, topic_id: bytes, partition: int, produced: Produced, version: int) -> Any:
+        """The answer to a produce to one partition that came another way."""
+        from .records import produced_to_one
+
+        return produced_to_one(topic, topic_id, partition, produced, version)
 
     def refuse_produce(self, request: Any) -> object:
         """The answer to a produce that was not looked at, since too many are under way."""

@@ -249,14 +249,7 @@ class _Producing:
         produced: Produced,
         fault: Error | None = None,
     ) -> None:
-        code: Error = fault or Error.NONE
-        text: str | None = None
-        records: list[produce.BatchIndexAndErrorMessage] = []
-        if produced.error is not None:
-            code, text, records = _refusal(produced.error, self._asked.version)
-        outcomes[place] = produce.PartitionProduceResponse(
-            partition, code, produced.base_offset, produced.append_ms, produced.start, records, text
-        )
+        outcomes[place] = _partition_produced(partition, produced, self._asked.version, fault)
         self._settle_one()
 
     def _settle_one(self) -> None:
@@ -279,6 +272,25 @@ def _produce_fault(request: produce.ProduceRequest) -> Error | None:
     if request.acks not in (-1, 0, 1):
         return Error.INVALID_REQUIRED_ACKS
     return None
+
+
+def produced_to_one(topic: str, topic_id: bytes, partition: int, produced: Produced, version: int) -> object:
+    """The answer to a request that names one partition."""
+    parts = [_partition_produced(partition, produced, version)]
+    return produce.ProduceResponse([produce.TopicProduceResponse(topic, topic_id, parts)])
+
+
+def _partition_produced(
+    partition: int, produced: Produced, version: int, fault: Error | None = None
+) -> produce.PartitionProduceResponse:
+    code: Error = fault or Error.NONE
+    text: str | None = None
+    records: list[produce.BatchIndexAndErrorMessage] = []
+    if produced.error is not None:
+        code, text, records = _refusal(produced.error, version)
+    return produce.PartitionProduceResponse(
+        partition, code, produced.base_offset, produced.append_ms, produced.start, records, text
+    )
 
 
 def overloaded(request: produce.ProduceRequest) -> object:
