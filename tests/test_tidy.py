@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -143,6 +144,7 @@ def source_files() -> list[str]:
     return sorted(path.relative_to(PACKAGE).as_posix() for path in found)
 
 
+@cache
 def all_imports() -> list[Import]:
     found: list[Import] = []
     for file in source_files():
