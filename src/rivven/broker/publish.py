@@ -222,6 +222,26 @@ class Publisher:
         self._undurable.setdefault(log, deque()).append((done.next_offset, first.base_offset, answer))
         return append_ms
 
+    def append_parcel(self, log: Log, data: bytearray, answer: Answer) -> None:
+        """As `append_batches`, for a topic that takes batches as they come. Nearly always it is one, and whole."""
+        header = validate(data) if data else None
+        if (
+            header is None
+            or header[1] + PREFIX_BYTES != len(data)
+            or len(data) > log.config.max_message_bytes
+            or header[5] & (CONTROL | TRANSACTIONAL)
+            or header[12] != header[6] + 1
+        ):
+            self.append_batches(log, memoryview(data), answer)
+            return
+        if header[9] >= 0 and (repeated := log.facts.producers.judge(log.partition, header)) is not None:
+            self._answer_when_durable(log, repeated.last_offset + 1, repeated.base_offset, answer)
+            return
+        if (group := self._gathering.pop(log, None)) is not None:
+            self._append_gathered(log, group)
+        done = self._append(log, data, header, -1)
+        self._undurable.setdefault(log, deque()).append((done[1], done[0], answer))
+
     def _repeats(self, log: Log, headers: list[BatchHeader]) -> ProducedBatch | None:
         """What a producer sent before and sends again, or None if it is new. Raises if its numbers are neither."""
         if len(headers) > 1:

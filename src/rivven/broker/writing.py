@@ -91,7 +91,7 @@ class Writing:
     def append_parcel(self, log: Log, batches: bytearray, answer: Answer) -> None:
         """Whole batches for a partition that `plain_log` gave, as `produce` takes them. Raises nothing."""
         try:
-            self._publisher.append_batches(log, memoryview(batches), answer)
+            self._publisher.append_parcel(log, batches, answer)
         except RivvenError as error:
             answer(-1, error)
 

@@ -151,12 +151,13 @@ cdef class Carrier:
             self.line.abort()
         else:
             self.line.replied_with(self.number, frame)
-        express.observe_parcel(self.version, self.begun_us)
+        known = (self.version, self.begun_us)
+        express.delivered[known] = express.delivered.get(known, 0) + 1
 
 
 cdef class Express(Taker):
-    cdef object find, append, deliver, refuse, return_parcel, observe, observe_parcel, failed, now_ms
-    cdef dict targets
+    cdef object find, append, deliver, refuse, return_parcel, observe, failed, now_ms
+    cdef dict targets, delivered
     cdef list begun
     cdef int64_t stamp_ms
     cdef Target latest
@@ -173,12 +174,12 @@ cdef class Express(Taker):
         self.refuse = front.refuse
         self.return_parcel = front.return_parcel
         self.observe = front.observe
-        self.observe_parcel = front.observe_parcel
         self.failed = front.failed
         self.now_ms = front.now_ms
         self.frame_bytes_max = frame_bytes_max
         self.produce_newest = produce_newest
         self.targets = {}
+        self.delivered = {}
         self.begun = []
 
     def forget(self):
@@ -254,8 +255,18 @@ cdef class Express(Taker):
         carrier.start = target.log.start
         self.inflight_bytes += frame_bytes
         batch = PyByteArray_FromStringAndSize(<const char *>parcel.batch, parcel.batch_bytes)
-        self.deliver(target.log, batch, carrier, parcel.version)
+        try:
+            self.deliver(target.log, batch, carrier)
+        except OSError as error:  # as for any other request: this one fails, the node goes on
+            carrier(-1, error)
         return True
+
+    def parcels(self):
+        """How many were answered since the last time, by version and when they came; None if there were none."""
+        if not self.delivered:
+            return None
+        delivered, self.delivered = self.delivered, {}
+        return delivered
 
     # Single records
 

@@ -51,6 +51,7 @@ class Front:
         self._stats = node.broker.stats
         self._lines = Lines(node.loop, node.shared_buffer)
         self.now_ms = node.broker.clock.now_ms
+        self.deliver = node.broker.writing.append_parcel
         self._express = Express(
             self, frame_bytes_max=node.settings.max_request_size, produce_newest=SERVED[PRODUCE].newest
         )
@@ -86,6 +87,12 @@ class Front:
     def send(self) -> None:
         """Send what was answered in this turn."""
         self._lines.send()
+        if parcels := self._express.parcels():
+            now_us = self._node.now_us()
+            for (version, begun_us), count in parcels.items():
+                kind = "ProduceBatches" if version == NATIVE_FORM else "Produce"
+                self._stats.count(kind, count)
+                self._node.observe(kind, (now_us - begun_us) / 1e6, count)
 
     @property
     def system_calls(self) -> tuple[int, int]:
@@ -119,14 +126,6 @@ class Front:
             logger.exception("%s failed", PUBLISH)
             heard(-1, error)
 
-    def deliver(self, log: Log, batches: bytearray, heard: Heard, version: int) -> None:
-        self._stats.count(_kind(version))
-        try:
-            self._writing.append_parcel(log, batches, heard)
-        except OSError as error:
-            logger.exception("%s failed", _kind(version))
-            heard(-1, error)
-
     def refuse(self, correlation_id: int, error: RivvenError | OSError) -> bytes:
         return b"".join(encode_response(refusal(error), correlation_id, Format.POSTCARD))
 
@@ -136,6 +135,7 @@ class Front:
         """What to say about a parcel that was not taken; None if there is nothing but to hang up."""
         topic, by_id, partition, start = place
         if isinstance(error, OSError):
+            logger.error("a produce request failed: %s", error)
             return self.refuse(correlation_id, error) if version == NATIVE_FORM else None
         produced = Produced(start=start, error=error)
         if version == NATIVE_FORM:
@@ -154,10 +154,3 @@ class Front:
         for begun_us, first in reversed(begun):
             self._node.observe(PUBLISH, (now_us - begun_us) / 1e6, count - first)
             count = first
-
-    def observe_parcel(self, version: int, begun_us: int) -> None:
-        self._node.observe(_kind(version), (self._node.now_us() - begun_us) / 1e6)
-
-
-def _kind(version: int) -> str:
-    return "ProduceBatches" if version == NATIVE_FORM else "Produce"
