@@ -25,7 +25,7 @@ cuts = st.none() | st.lists(st.floats(0, 1), max_size=5)
 
 @contextmanager
 def two_ways(first: Path, second: Path, policy: str) -> Iterator[tuple[Daemon, Daemon]]:
-    flags = ("--sync-policy", policy, "--rate-limit-per-ip", "0")
+    flags = ("--sync-policy", policy, "--rate-limit-per-ip", "0", "--max-connections-per-ip", "1000")
     native, pure = Daemon(first, *flags), Daemon(second, *flags)
     pure.environment = {"RIVVEN_PURE": "1"}
     try:

@@ -16,7 +16,8 @@ from collections.abc import Callable
 logger = logging.getLogger(__name__)
 
 BACKLOG = 1024
-ACCEPTED_AT_ONCE = 64
+ACCEPTED_AT_ONCE = 16
+"""Few enough that those who hung up are noticed in between: until then they count for the limit of their address."""
 OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 OUT_OF_FILES_WAIT_S = 1.0
 
