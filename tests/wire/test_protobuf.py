@@ -100,6 +100,12 @@ def test_every_response_is_written_or_said_to_be_impossible(response):
         _protobuf().decode_response(_protobuf().encode_response(response))
 
 
+def test_a_topic_of_too_many_partitions_is_refused_before_they_are_made():
+    """Each is a message of its own here, so four thousand million of them would be the end of the process."""
+    with pytest.raises(Malformed, match="partitions"):
+        _protobuf().encode_response(responses.Metadata("t", 2**32 - 1))
+
+
 def test_what_is_not_in_protobuf_is_known():
     sample = {
         "JoinGroup": requests.JoinGroup("g", "", 0, 0, "", ()),

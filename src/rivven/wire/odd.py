@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 from rivven.errors import Malformed
+from rivven.limits import PARTITIONS_PER_TOPIC_MAX
 
 from . import requests, responses
 from .bounds import invalid, unreadable
@@ -162,6 +163,8 @@ def _read_metadata(proto: Proto) -> Metadata:
 
 
 def _write_metadata(value: Metadata, proto: Proto) -> None:
+    if value.partitions > PARTITIONS_PER_TOPIC_MAX:  # here each of them takes room
+        raise invalid(f"{value.partitions} partitions, of at most {PARTITIONS_PER_TOPIC_MAX}")
     topic = proto.topics.add(name=value.name)
     for partition in range(value.partitions):
         topic.partitions.add(id=partition, leader=0, replicas=[0], isr=[0])
