@@ -10,6 +10,7 @@ import socket
 import struct
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from threading import Thread
 
@@ -17,7 +18,7 @@ import pytest
 from daemon import Daemon, running
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from raw import POSTCARD, PROTOBUF, Raw, frame, request
+from raw import POSTCARD, PROTOBUF, Closed, Raw, frame, request
 from two_ways import BYTES_MAX, PARTITIONS, cut, cuts, kept, make_topic, names, read_frame, talk, two_ways
 
 from rivven.client import blocking
@@ -99,8 +100,8 @@ def test_both_ways_answer_alike(
     for daemon in both:
         with daemon.client() as client:
             make_topic(client, name)
-    stream = b"".join([request("Ping", cid=99_999), *written(name, wanted)])
-    answers = [talk(daemon, cut(stream, shares), len(wanted) + 1) for daemon in both]
+    stream = b"".join(written(name, wanted))
+    answers = [talk(daemon, cut(stream, shares), len(wanted)) for daemon in both]
     assert answers[0] == answers[1]
     assert kept(both[0], name) == kept(both[1], name)
 
@@ -200,6 +201,61 @@ def test_publishes_are_counted(daemon: Daemon) -> None:
         for _ in range(10):
             client.call("Publish", topic, 0, None, b"x", None)
         assert counted() == before + 10
+
+
+def test_what_is_asked_before_a_frame_that_is_too_long_is_answered(daemon: Daemon) -> None:
+    """Whether the line took it, or it has to wait for what the line took, or for its turn."""
+    with daemon.client() as client:
+        topic = made_topic(client)
+    wanted = [(("Publish", "", 0, None, b"x", None), POSTCARD), *[(("Ping",), POSTCARD)] * 50]
+    stream = b"".join(written(topic, wanted)) + struct.pack(">I", 2**31)
+    found = talk(daemon, [stream], len(wanted) + 1)
+    assert [struct.unpack_from(">I", reply, 1)[0] for reply in found] == [*range(len(wanted)), 0]
+    assert b"MESSAGE_TOO_LARGE" in found[-1]
+
+
+def test_an_address_that_has_used_up_its_requests_harms_nobody(tmp_path: Path) -> None:
+    """Connections that were idle get no more out of it than others, and what others publish is answered."""
+    with running(tmp_path, "--rate-limit-per-ip", "200") as daemon, ExitStack() as opened:
+        with daemon.client() as client:
+            topic = made_topic(client)
+        one = b"".join(written(topic, [(("Publish", "", 1, None, b"x", None), POSTCARD)]))
+        idle = [opened.enter_context(daemon.client()) for _ in range(40)]
+        for waiting in idle:
+            waiting.send(request("Ping"))
+            waiting.body()
+        time.sleep(1.2)
+        for waiting in idle:
+            waiting.send(one * 200)
+        answered = 0
+        for waiting in idle:
+            with suppress(Closed):
+                for _ in range(200):
+                    answered += waiting.body()[5] == PUBLISHED
+        assert answered < 1_000, "a second's worth, and what came by while it was asked for"
+        with socket.create_connection(
+            ("127.0.0.1", daemon.port), source_address=("127.0.0.9", 0), timeout=30
+        ) as sock:
+            sock.sendall(request("Ping") + one)
+            read_frame(sock)
+            assert read_frame(sock)[5] == PUBLISHED
+
+
+def test_who_does_not_read_what_is_fetched_is_not_sent_more(daemon: Daemon) -> None:
+    """Replies of the ordinary way count too: they wait for the client, not in memory."""
+    with daemon.client() as client:
+        name = next(names)
+        assert client.call("CreateTopic", name, 1)[0] == "TopicCreated"
+        for _ in range(5):
+            assert client.call("Publish", name, 0, None, bytes(100_000), None)[0] == "Published"
+        before = daemon.rss_bytes()
+        one = request("Consume", name, 0, 0, 5, None, None)
+        with socket.create_connection(("127.0.0.1", daemon.port), timeout=5) as sock:
+            with suppress(TimeoutError):
+                sock.sendall(one * 2_000)
+            time.sleep(2)
+            assert client.call("Ping") == ("Pong", ())
+            assert daemon.rss_bytes() - before < 200_000_000, "1 GB was asked for"
 
 
 def test_who_asks_too_often_is_refused_whichever_way(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ TIME_MS = 1_700_000_000_000
 METADATA_VERSION = 12
 NO_TOPIC_ID = bytes(16)
 HELLO = 99_999
+ERROR = 18
 
 
 @pytest.fixture(scope="module", params=["every_write", "none"])
@@ -131,7 +132,7 @@ def made_topic(both: tuple[Daemon, Daemon]) -> str:
 def topic_id_of(daemon: Daemon, name: str) -> bytes:
     asked = MetadataRequest([MetadataRequestTopic(name=name)], False)
     sent = b"".join(map(bytes, kafka.encode_request(asked, METADATA_VERSION, 1, None)))
-    _, found = kafka.decode_response(talk(daemon, [sent], 1)[0], 3, METADATA_VERSION)
+    _, found = kafka.decode_response(talk(daemon, [sent], 1, kafka_hello())[0], 3, METADATA_VERSION)
     return bytes(found.topics[0].topic_id)
 
 
@@ -145,8 +146,8 @@ def test_both_ways_answer_native_clients_alike(
     both: tuple[Daemon, Daemon], wanted: list[Wanted], shares: list[float] | None
 ) -> None:
     topic = made_topic(both)
-    stream = request("Ping", cid=HELLO) + b"".join(native_frame(topic, one, cid) for cid, one in enumerate(wanted))
-    answers = [talk(daemon, cut(stream, shares), len(wanted) + 1) for daemon in both]
+    stream = b"".join(native_frame(topic, one, cid) for cid, one in enumerate(wanted))
+    answers = [talk(daemon, cut(stream, shares), len(wanted)) for daemon in both]
     assert answers[0] == answers[1]
     assert kept(both[0], topic) == kept(both[1], topic)
 
@@ -160,8 +161,8 @@ def test_both_ways_answer_kafka_clients_alike(
     answers = []
     for daemon in both:
         topic_id = topic_id_of(daemon, topic)
-        stream = kafka_hello() + b"".join(kafka_frame(topic, topic_id, one, cid) for cid, one in enumerate(wanted))
-        found = talk(daemon, cut(stream, shares), len(wanted) + 1)
+        stream = b"".join(kafka_frame(topic, topic_id, one, cid) for cid, one in enumerate(wanted))
+        found = talk(daemon, cut(stream, shares), len(wanted), kafka_hello())
         answers.append([reply.replace(topic_id, NO_TOPIC_ID) for reply in found])
     assert answers[0] == answers[1]
     assert kept(both[0], topic) == kept(both[1], topic)
@@ -213,9 +214,9 @@ def test_long_and_short_parcels_in_a_row_are_answered_in_order(both: tuple[Daemo
     for number, size in enumerate(sizes):
         batch = bytes(encode([(TIME_MS, b"%d" % number, bytes(size), ())]))
         frames.append(native_frame(topic, Wanted([("", 0, batch)], -1, None, 0), number))
-    stream = request("Ping", cid=HELLO) + b"".join(frames)
+    stream = b"".join(frames)
     pieces = [stream[at : at + 77_777] for at in range(0, len(stream), 77_777)]
-    found = talk(daemon, pieces, len(frames) + 1)[1:]
+    found = talk(daemon, pieces, len(frames))
     assert [struct.unpack_from(">I", reply, 1)[0] for reply in found] == list(range(len(frames)))
     with daemon.client() as client:
         offset, keys = 0, []
@@ -229,13 +230,44 @@ def test_long_and_short_parcels_in_a_row_are_answered_in_order(both: tuple[Daemo
 def test_a_single_record_and_a_parcel_behind_it_keep_their_order(both: tuple[Daemon, Daemon]) -> None:
     topic = made_topic(both)
     batch = bytes(encode([(TIME_MS, b"key", b"parcel", ())]))
-    stream = request("Ping", cid=0)
+    stream = b""
     for cid in range(50):
         stream += request("Publish", topic, 0, None, b"single", None, cid=cid)
         stream += native_frame(topic, Wanted([("", 0, batch)], -1, None, 0), cid)
-    talk(both[0], [stream], 101)
+    talk(both[0], [stream], 100)
     values = [bytes(message[3]) for message in kept(both[0], topic)[0]]  # type: ignore[call-overload]
     assert values == [b"single", b"parcel"] * 50
+
+
+def test_a_topic_that_wants_no_codec_gets_none(both: tuple[Daemon, Daemon]) -> None:
+    topic = made_topic(both)
+    batch = bytes(encode([(TIME_MS, b"key", b"value" * 50, ())], codec=Codec.GZIP))
+    stored = []
+    for daemon in both:
+        with daemon.client() as client:
+            altered = client.call("AlterTopicConfig", topic, [("compression.type", "none")])
+            assert altered[0] == "TopicConfigAltered"
+        talk(daemon, [native_frame(topic, Wanted([("", 0, batch)], -1, None, 0), 1)], 1)
+        stored.append(
+            b"".join(path.read_bytes() for path in sorted(daemon.data_dir.glob(f"topics/{topic}/**/*.log")))
+        )
+    assert stored[0] == stored[1]
+    assert b"value" * 50 in stored[0]
+
+
+def test_names_that_nobody_has_are_not_kept(both: tuple[Daemon, Daemon]) -> None:
+    """Each is refused, and takes no room afterwards."""
+    daemon = both[0]
+    batch = bytes(encode([(TIME_MS, None, b"", ())]))
+    before = daemon.rss_bytes()
+    with daemon.client() as client:
+        client.send(request("Ping"))
+        client.body()
+        for number in range(1_000):
+            name = f"{number:06}" * 20_000
+            client.send(native_frame(name, Wanted([("", 0, batch)], -1, None, 0), 1))
+            assert client.body()[5] == ERROR
+    assert daemon.rss_bytes() - before < 60_000_000, "120 MB of names have come"
 
 
 def test_a_frame_that_never_ends_is_not_kept_for_ever(both: tuple[Daemon, Daemon]) -> None:

@@ -12,7 +12,7 @@ from threading import Thread
 
 from daemon import Daemon
 from hypothesis import strategies as st
-from raw import Raw
+from raw import Raw, request
 
 PARTITIONS = 3
 BYTES_MAX = 2_000
@@ -45,10 +45,16 @@ def cut(stream: bytes, shares: Sequence[float] | None) -> list[bytes]:
     return [stream[begin:end] for begin, end in itertools.pairwise([0, *places, len(stream)]) if begin < end]
 
 
-def talk(daemon: Daemon, pieces: list[bytes], replies: int) -> list[bytes]:
-    """Send the pieces one by one, and read so many frames."""
+PING = request("Ping")
+
+
+def talk(daemon: Daemon, pieces: list[bytes], replies: int, hello: bytes = PING) -> list[bytes]:
+    """Send the pieces one by one, and read so many frames. The node learns from `hello` who talks to it, and answers
+    that first: what comes with the first frame goes the ordinary way."""
     with socket.create_connection(("127.0.0.1", daemon.port), timeout=30) as sock:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.sendall(hello)
+        read_frame(sock)
         sender = Thread(target=lambda: [sock.sendall(piece) for piece in pieces])
         sender.start()
         found = [read_frame(sock) for _ in range(replies)]

@@ -18,6 +18,7 @@ from rivven.limits import BATCH_RECORDS_MAX
 from rivven.log import Appended, Log, ProducedBatch, Store
 from rivven.ports import Clock
 from rivven.record import (
+    CODEC_MASK,
     CONTROL,
     TRANSACTIONAL,
     BatchHeader,
@@ -231,6 +232,7 @@ class Publisher:
             or len(data) > log.config.max_message_bytes
             or header[5] & (CONTROL | TRANSACTIONAL)
             or header[12] != header[6] + 1
+            or (header[5] & CODEC_MASK and log.config.compression_type != "producer")
         ):
             self.append_batches(log, memoryview(data), answer)
             return

@@ -43,6 +43,7 @@ cdef enum:
     PUBLISH_BYTES_MAX = 4000
     PARCEL_BYTES_MAX = 128 * 1024
     TARGETS_MAX = 100_000
+    TOPIC_BYTES_MAX = 255
 
 
 assert LENGTH_BYTES + HEAD_BYTES + 1 + 10 + 5 <= SHORT_BYTES_MAX, "a reply fits into its slot"
@@ -120,6 +121,11 @@ cdef int reply(Line line, uint64_t number, uint32_t correlation_id, uint64_t off
     at = put_varint(at, partition)
     store32(begin, <uint32_t>(at - begin - LENGTH_BYTES))
     return line.replied(number, at - begin)
+
+
+cdef inline bint may_ask(Line line) noexcept:
+    """Whether its address has a request left; that is taken then."""
+    return line.allowance is None or line.allowance.has_one(line.lines.turn_us)
 
 
 cdef class Carrier:
@@ -221,7 +227,7 @@ cdef class Express(Taker):
         if length < LENGTH_BYTES:
             return True
         frame_bytes = load32(data)
-        if frame_bytes > PARCEL_BYTES_MAX or frame_bytes <= length - LENGTH_BYTES:
+        if frame_bytes > min(<uint32_t>PARCEL_BYTES_MAX, self.frame_bytes_max) or frame_bytes <= length - LENGTH_BYTES:
             return False  # too long to wait for it here, or whole and still not taken
         data += LENGTH_BYTES
         length -= LENGTH_BYTES
@@ -238,7 +244,7 @@ cdef class Express(Taker):
     cdef bint take_parcel(self, Line line, const Parcel *parcel, uint32_t frame_bytes) except -1:
         cdef Target target = self.target(parcel.topic, parcel.topic_bytes, parcel.partition, parcel.by_id)
         cdef Carrier carrier
-        if target is None or (line.allowance is not None and not line.allowance.has_one(line.seen_us)):
+        if target is None or not may_ask(line):
             return False
         if target.waiters is not None:  # what was published before keeps the lower offsets
             self.begun.remove(target)
@@ -250,7 +256,7 @@ cdef class Express(Taker):
         carrier.number = line.expect()
         carrier.correlation_id = parcel.correlation_id
         carrier.version = parcel.version
-        carrier.begun_us = line.seen_us
+        carrier.begun_us = line.lines.turn_us
         carrier.request_bytes = frame_bytes
         carrier.start = target.log.start
         self.inflight_bytes += frame_bytes
@@ -277,6 +283,7 @@ cdef class Express(Taker):
         cdef const uint8_t *end = frame + frame_bytes
         cdef const uint8_t *topic
         cdef const uint8_t *key = NULL
+        cdef int64_t size_bytes
         cdef Target target
         if frame_bytes < HEAD_BYTES + 6:
             return False
@@ -297,16 +304,18 @@ cdef class Express(Taker):
         if at == NULL or <Py_ssize_t>value_bytes + 1 != end - at or at[value_bytes] != 0:
             return False  # a value that ends elsewhere, or an epoch
         target = self.target(topic, topic_bytes, partition, False)
-        if target is None or not self.fits(target, <int64_t>value_bytes + key_bytes):
+        size_bytes = <int64_t>value_bytes + key_bytes + OVERHEAD_BYTES
+        if target is None or size_bytes > target.bytes_max - BATCH_HEADER_BYTES or not may_ask(line):
             return False
-        if line.allowance is not None and not line.allowance.has_one(line.seen_us):
-            return False
-        self.put(
-            target,
+        self.make_room(target, size_bytes)
+        target.builder.put(
+            self.stamp_ms,
             None if key == NULL else PyBytes_FromStringAndSize(<const char *>key, key_bytes),
             PyBytes_FromStringAndSize(<const char *>at, value_bytes),
+            (),
+            0,
         )
-        target.waiters.add(line, load32(frame + 1), line.seen_us, frame_bytes)
+        target.waiters.add(line, load32(frame + 1), line.lines.turn_us, frame_bytes)
         self.inflight_bytes += frame_bytes
         return True
 
@@ -314,6 +323,8 @@ cdef class Express(Taker):
         """Where plain records of this partition go; None if it takes none."""
         cdef bytes name
         cdef Target found = self.latest
+        if topic_bytes > TOPIC_BYTES_MAX:
+            return None  # no topic has such a name, and many of them would fill the memory
         if (
             found is not None
             and found.partition == partition
@@ -346,11 +357,8 @@ cdef class Express(Taker):
         target.builder = BatchBuilder()
         return target
 
-    cdef bint fits(self, Target target, int64_t payload_bytes) except -1:
-        """Whether the partition takes a record of this size; what does not fit beside it is passed on first."""
-        cdef int64_t size_bytes = payload_bytes + OVERHEAD_BYTES
-        if size_bytes > target.bytes_max - BATCH_HEADER_BYTES:
-            return False
+    cdef int make_room(self, Target target, int64_t size_bytes) except -1:
+        """A record of this size is about to be put: what it does not fit beside is passed on first."""
         if target.waiters is not None and (
             target.size_bytes + size_bytes > target.bytes_max - BATCH_HEADER_BYTES
             or len(target.waiters.lines) >= target.records_max
@@ -361,20 +369,12 @@ cdef class Express(Taker):
             target.waiters = Waiters(self, target.partition)
             self.begun.append(target)
         target.size_bytes += size_bytes
-        return True
-
-    cdef int put(self, Target target, bytes key, bytes value) except -1:
-        target.builder.put(self.stamp_ms, key, value, (), 0)
         return 0
 
     def finish(self):
         """The turn is over: pass on what was taken."""
-        cdef Target target
-        cdef list begun = self.begun
-        if begun:
-            self.begun = []
-            for target in begun:
-                self.pass_on(target)
+        while self.begun:
+            self.pass_on(self.begun.pop())
 
     cdef int pass_on(self, Target target) except -1:
         cdef Waiters waiters = target.waiters

@@ -108,7 +108,7 @@ cdef class Allowance:
     cdef bint has_one(self, int64_t now_us) noexcept:
         if now_us > self.at_us:
             self.left = min(self.rate, self.left + <double>(now_us - self.at_us) * self.rate / 1e6)
-        self.at_us = now_us
+            self.at_us = now_us
         if self.left < 1:
             return False
         self.left -= 1
@@ -478,7 +478,11 @@ cdef class Line:
             if length:
                 self.backlog.append(piece)
                 self.backlog_bytes += length
-        if not self.watched & EPOLLOUT and self.fd >= 0:
+        if self.fd < 0:
+            return
+        if self.watched & EPOLLOUT:  # there is no room yet; but it may be time to say so
+            self.after_drain()
+        else:
             self.drain()
 
     cdef int drain(self) except -1:

@@ -108,7 +108,7 @@ cdef const uint8_t *behind_client_id(const uint8_t *at, const uint8_t *end) noex
     at += 2
     if length == 0xFFFF:
         return at
-    if length > end - at:
+    if length > 0x7FFF or length > end - at:
         return NULL
     while length:
         if at[0] > 0x7F:

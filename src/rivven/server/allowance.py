@@ -24,8 +24,9 @@ class PureAllowance:
 
     def take(self, now_us: int) -> bool:
         """One request more: whether it is within the limit."""
-        self._left = min(self._rate, self._left + max(0, now_us - self._at_us) * self._rate / 1e6)
-        self._at_us = now_us
+        if now_us > self._at_us:
+            self._left = min(self._rate, self._left + (now_us - self._at_us) * self._rate / 1e6)
+            self._at_us = now_us
         if self._left < 1:
             return False
         self._left -= 1

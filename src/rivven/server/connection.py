@@ -141,10 +141,7 @@ class Connection(asyncio.BufferedProtocol):
             self._pending = deque(
                 (body, own) if own is not None else (memoryview(bytearray(body)), None) for body, own in self._pending
             )
-        if self._receiver.oversized is not None and not self._ending:
-            self._end_with(tell.Error(f"MESSAGE_TOO_LARGE: {self._receiver.oversized} bytes exceeds limit"))
-        elif self._receiver.full and not self._ending:
-            self._end_with(tell.Error("BUFFER_FULL: Server receive buffer is full, retry later"))
+        self._end_if_unreadable()
         self._offer()
         self._node.want_turn(self)
 
@@ -303,12 +300,26 @@ class Connection(asyncio.BufferedProtocol):
         self._pause_reading()
         self._node.close_later(self, 1.0)
 
-    def _end_with(self, response: tell.Error) -> None:
-        """Say this after all that is owed, and close."""
-        self.session.expect(0, Format.POSTCARD, self._node.now_us(), 0).fulfil(response)
-        self._pending.clear()
-        self._ending = True
+    @property
+    def _is_unreadable(self) -> bool:
+        """Whether a frame has begun for which there is no room: nothing behind it can be read."""
+        return self._receiver.oversized is not None or self._receiver.full
+
+    def _end_if_unreadable(self) -> None:
+        """Say so after all that was asked before it, and close."""
+        if self._ending or not self._is_unreadable:
+            return
         self._pause_reading()
+        if self._pending:
+            return
+        text = "BUFFER_FULL: Server receive buffer is full, retry later"
+        if self._receiver.oversized is not None:
+            text = f"MESSAGE_TOO_LARGE: {self._receiver.oversized} bytes exceeds limit"
+        if self._kafka:
+            self._hang_up(text)
+            return
+        self.session.expect(0, Format.POSTCARD, self._node.now_us(), 0).fulfil(tell.Error(text))
+        self._ending = True
 
     # Replies
 
@@ -335,11 +346,12 @@ class Connection(asyncio.BufferedProtocol):
             if written is None:
                 self._hang_up("a request that has no answer")
                 return
-        if self._ending and not self.session.owed and (self._receiver.oversized is not None or self._receiver.full):
+        if self._ending and not self.session.owed and self._is_unreadable:
             transport.close()
             return
         if self._pending and self._may_work():
             self._work()
+            self._end_if_unreadable()
             self._node.want_turn(self)
         self.resume_reading()
         self._offer()
@@ -353,7 +365,7 @@ class Connection(asyncio.BufferedProtocol):
         """Read on, unless something still stands against it."""
         if not self._reading_paused or self._transport is None or self._transport.is_closing():
             return
-        if self._pending or not self._may_work():
+        if self._pending or self._is_unreadable or not self._may_work():
             if self._line is not None and self._line.owed:
                 self._line.wanted = True
             return
