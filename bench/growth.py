@@ -31,17 +31,23 @@ def run(*, quick: bool = False) -> list[Result]:
     most, note = affordable(wanted[-1], files_each=PARTITION_FILES)
     counts = [*wanted[:-1], most]
     with running(Rivvend, Kafka) as (peers, missing):
-        warm(peers, quick=quick)
-        results = [produced(peers, count, quick=quick) for count in counts]
-        results += [started(peers, count, quick=quick) for count in counts]
+        results = [result for count in counts for result in grown(peers, count, quick=quick)]
     results = [result | (note if result["x"] == f"{most:,}" else {}) for result in results]
     return results + left_out("growth", missing)
 
 
-def produced(peers: list[Peer], partitions: int, *, quick: bool) -> Result:
-    rounds, seconds = (1, 0.3) if quick else (3, 2.0)
+def grown(peers: list[Peer], partitions: int, *, quick: bool) -> list[Result]:
+    """With so many partitions. All are warmed before: a Java that was started anew is slow for a while."""
+    warm(peers, quick=quick)
     for peer in peers:
         places = create_many(peer, partitions)  # the same everywhere
+        produce(peer, places, 0.3 if quick else 5.0)  # so many are not all answered within the first second
+    return [produced(peers, places, quick=quick), started(peers, partitions, quick=quick)]
+
+
+def produced(peers: list[Peer], places: list[tuple[str, int]], *, quick: bool) -> Result:
+    rounds, seconds = (1, 0.3) if quick else (3, 2.0)
+    partitions = len(places)
     seen = take_turns({peer.name: partial(produce, peer, places, seconds) for peer in peers}, rounds=rounds)
     place = {"chart": "growth-produce", "x": f"{partitions:,}", "client": CLIENT}
     return compared(f"produce, partitions: {partitions:,}", "records/s", seen, less_is_better=False) | place
@@ -53,9 +59,7 @@ def produce(peer: Peer, places: list[tuple[str, int]], seconds: float) -> float:
 
 
 def started(peers: list[Peer], partitions: int, *, quick: bool) -> Result:
-    """After an orderly stop. Restarts come last, since a Java that was started anew is slow for a while."""
-    for peer in peers:
-        produce(peer, create_many(peer, partitions), 5.0)  # so many are not all answered within the first second
+    """After an orderly stop."""
     seen = take_turns({peer.name: partial(restart, peer) for peer in peers}, rounds=1 if quick else 3)
     place = {"chart": "growth-start", "x": f"{partitions:,}"}
     return compared(f"start, partitions: {partitions:,}", "s", seen, less_is_better=True) | place

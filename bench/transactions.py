@@ -26,7 +26,7 @@ BATCH_BYTES, LINGER_MS = 1_000_000, 5
 
 
 def run(*, quick: bool = False) -> list[Result]:
-    rounds, seconds, commits = (1, 0.5, 50) if quick else (5, 3.0, 1000)
+    rounds, seconds, commits = (1, 0.5, 50) if quick else (9, 3.0, 1000)
     with running(partial(Rivvend, policy="every_write")) as ((peer,), _):
         peer.reset(PARTITIONS)
         ways = {
