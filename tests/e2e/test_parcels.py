@@ -227,6 +227,16 @@ def test_long_and_short_parcels_in_a_row_are_answered_in_order(both: tuple[Daemo
     assert keys == list(range(len(sizes)))
 
 
+def test_a_parcel_before_a_frame_that_is_too_long_is_answered(both: tuple[Daemon, Daemon]) -> None:
+    """Also if the line took it, and it is not durable yet when the other begins."""
+    topic = made_topic(both)
+    batch = bytes(encode([(TIME_MS, b"key", b"value", ())]))
+    sent = kafka_frame(topic, NO_TOPIC_ID, Wanted([("", 0, batch)], -1, None, 7), 5) + struct.pack(">I", 2**31)
+    answers = [talk(daemon, [sent], 1, kafka_hello()) for daemon in both]
+    assert answers[0] == answers[1]
+    assert struct.unpack_from(">I", answers[0][0]) == (5,)
+
+
 def test_a_single_record_and_a_parcel_behind_it_keep_their_order(both: tuple[Daemon, Daemon]) -> None:
     topic = made_topic(both)
     batch = bytes(encode([(TIME_MS, b"key", b"parcel", ())]))

@@ -270,7 +270,7 @@ class Connection(asyncio.BufferedProtocol):
         self._pending.clear()
         self._ending = True
         self._pause_reading()
-        if not self.session.owed:
+        if not self.owes:
             self.close()
         else:
             self._node.close_later(self, 1.0)
