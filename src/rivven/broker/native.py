@@ -134,20 +134,7 @@ class Native:
         writing.publish(reply.session, log, rows, answer)
         return None
 
-    def _produce_to_one(self, entry: ask.TopicBatches, reply: Reply) -> None:
-        """As most requests have it, with less to keep in mind."""
-        topic, part = entry.topic, entry.partitions[0]
-        assert not isinstance(part.batches, tuple), "only what is sent comes in pieces"
-
-        def answer(produced: Produced) -> None:
-            self._fulfil(reply, produced_to_one(topic, part.partition, produced))
-
-        self._broker.writing.produce(reply.session, topic, part.partition, memoryview(part.batches), answer)
-
     def _produce_batches(self, request: ask.ProduceBatches, reply: Reply) -> None:
-        if request.transactional_id is None and len(request.topics) == 1 and len(request.topics[0].partitions) == 1:
-            self._produce_to_one(request.topics[0], reply)
-            return
         outcomes: list[tuple[str, list[tell.PartitionProduced | None]]] = []
         in_transaction: list[ForPartition] = []
         left = 1  # one for ourselves, so that an answer on the spot does not end it early

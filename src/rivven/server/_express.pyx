@@ -18,7 +18,10 @@ from libc.string cimport memcmp
 
 from rivven.server._lines cimport SHORT_BYTES_MAX, Line, Taker
 from rivven.server._parcels cimport (
+    HEAD_BYTES,
     NATIVE,
+    POSTCARD,
+    PRODUCE_BATCHES,
     Parcel,
     load32,
     put_varint,
@@ -33,11 +36,8 @@ from rivven.record import BatchBuilder, complete
 
 cdef enum:
     LENGTH_BYTES = 4
-    HEAD_BYTES = 5
-    POSTCARD = 0
     PUBLISH = 4
     PUBLISHED = 3
-    PRODUCE_BATCHES = 40
     OVERHEAD_BYTES = 40  # as `broker.publish` counts a record
     BATCH_HEADER_BYTES = 61
     PUBLISH_BYTES_MAX = 4000

@@ -2,6 +2,9 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 cdef enum:
     NATIVE = -1
+    HEAD_BYTES = 5
+    POSTCARD = 0
+    PRODUCE_BATCHES = 40
 
 cdef struct Parcel:
     const uint8_t *topic

@@ -10,9 +10,6 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 cdef enum:
-    HEAD_BYTES = 5
-    POSTCARD = 0
-    PRODUCE_BATCHES = 40
     PRODUCED_BATCHES = 42
     TOPIC_ID_BYTES = 16
     FIRST_VERSION = 7

@@ -19,6 +19,8 @@ from rivven.record import NATIVE
 from rivven.wire import Format, encode_response, kafka
 from rivven.wire.kafka import NO_ID, SERVED
 
+from .kafka import PRODUCE
+
 if TYPE_CHECKING:
     from ._express import Express as Express
     from ._express import Heard
@@ -39,7 +41,6 @@ Place = tuple[bytes, bool, int, int]
 """A topic's name or id, whether it is its id, a partition, and where that begins."""
 
 PUBLISH = "Publish"
-PRODUCE = 0
 NATIVE_FORM = -1
 """In the place of a version of Kafka's Produce."""
 
