@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from tables import Topics, values
 
-from rivven.client import blocking
+from rivven.client import ServerException, blocking
 from rivven.spark.options import for_writing
-from rivven.spark.sink import BatchWriter, Written
+from rivven.spark.sink import BatchWriter
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -21,6 +22,15 @@ pytestmark = pytest.mark.xdist_group("spark")
 def write(table: DataFrame, topics: Topics, topic: str | None, **options: str) -> None:
     given = {"servers": topics.servers} | ({"topic": topic} if topic else {}) | options
     table.write.format("rivven").mode("append").options(**given).save()
+
+
+def writer_into(topics: Topics, topic: str, **options: str) -> BatchWriter:
+    """As the driver makes one for a table."""
+    return BatchWriter(for_writing({"servers": topics.servers, "topic": topic} | options, stream=False))
+
+
+def one_row(value: str) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"value": [value.encode()]})
 
 
 def open_transactions(client: blocking.RivvenClient) -> list[str]:
@@ -171,18 +181,29 @@ def test_numbered_writes_count_once(topics: Topics, spark: SparkSession) -> None
 
 def test_a_write_without_a_name_leaves_no_owner_behind(topics: Topics) -> None:
     topic = topics.make()
-    writing = for_writing({"servers": topics.servers, "topic": topic}, stream=False)
-    writer = BatchWriter(writing)
-    owner = topics.client.register_owner(writer._owner)
-    attempt = topics.client.attempt(owner.owner, owner.epoch, 0)
-    attempt.producer(topic).put(b"kept")
-    attempt.flush()
-    writer.commit([Written(1, owner.owner, owner.epoch, 0, attempt.identity), None])
-    attempt.close()
+    kept, empty, failed = (writer_into(topics, topic) for _ in range(3))
+    kept.commit([kept.write(iter([one_row("kept")])), None])
+    empty.commit([empty.write(iter([])), None])
+    failed.abort([])
     assert values(topics.read(topic)) == ["kept"]
-    assert topics.client.register_owner(owner.owner).decided == -1, "nobody knows it"
+    for writer in (kept, empty, failed):
+        owner = topics.client.register_owner(writer._owner.owner)
+        assert (owner.epoch, owner.decided) == (0, -1), "nobody knew it"
+
+
+@pytest.mark.parametrize("name", [{}, {"ownerId": "nightly load", "sequence": "3"}])
+def test_a_task_that_spark_gave_up_leaves_nothing_open(topics: Topics, name: dict[str, str]) -> None:
+    """Spark does not wait for tasks that it cancels: they may come to the broker after the driver has given up."""
+    topic = topics.make()
+    topics.fill(topic, 0, ["before"])
+    writer = writer_into(topics, topic, **name)
+    writer.write(iter([one_row("in time")]))
     writer.abort([])
-    assert topics.client.register_owner(owner.owner).epoch == 0
+    with pytest.raises(ServerException, match="owner"):
+        writer.write(iter([one_row("too late")]))
+    topics.fill(topic, 0, ["after"])
+    assert values(topics.read(topic)) == ["after", "before"]
+    assert open_transactions(topics.client) == []
 
 
 def test_what_is_not_committed_is_not_read(topics: Topics, client: blocking.RivvenClient) -> None:

@@ -4,7 +4,9 @@ A task writes inside a transaction and leaves it open. When all tasks are done t
 transactions of the tasks that count commit, all others of the batch abort, in one step. A batch that
 Spark runs again after a crash finds that it was decided, and writes nothing. (docs/protocols/batch-decisions.md)
 
-Spark makes a writer anew in every process, so nothing is remembered here but what the messages of the tasks carry.
+Spark makes a writer on the driver and hands copies to the tasks, so nothing is remembered here but what a writer was
+made with and what the messages of the tasks carry. A table's writer registers its owner before there are tasks: one
+that runs on after Spark has given it up is fenced, and leaves nothing open. A stream's owner only its tasks know.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ log = logging.getLogger("rivven.spark")
 class Registration(NamedTuple):
     owner: str
     epoch: int
+    decided: int = -1
 
 
 @dataclass(frozen=True)
@@ -59,22 +62,25 @@ class BatchWriter(DataSourceArrowWriter):
 
     def __init__(self, writing: Writing) -> None:
         self._writing = writing
-        self._owner = writing.owner or f"spark/{uuid4()}"
         self._sequence = writing.sequence or 0
+        name = writing.owner or f"spark/{uuid4()}"
+        self._owner = register(writing, name, fence=True) if writing.exactly_once else Registration(name, -1)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:  # type: ignore[override]  # as Spark's own does
         return write_rows(self._writing, self._owner, self._sequence, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        decided = decide(self._writing, messages)
-        if decided is not None and self._writing.owner is None:
-            forget(self._writing, decided)
+        decide(self._writing, messages)
+        self._forget(self._owner)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         del messages  # a task that was killed sent none, and may have left something open
-        given_up = give_up(self._writing, self._owner)
-        if given_up is not None and self._writing.owner is None:
-            forget(self._writing, given_up)
+        self._forget(give_up(self._writing, self._owner.owner))
+
+    def _forget(self, registration: Registration | None) -> None:
+        """A named owner stays: its next batches have numbers, too."""
+        if registration is not None and self._writing.exactly_once and self._writing.owner is None:
+            forget(self._writing, registration)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -98,30 +104,38 @@ class StreamWriter(DataSourceStreamArrowWriter):
             give_up(self._writing, owner)
 
 
+def register(writing: Writing, owner: str, *, fence: bool) -> Registration:
+    """Make the owner known, or join it as it is; with `fence`, what others have open under its name aborts."""
+    client = patiently(lambda: client_of(writing.access))
+    return Registration(*patiently(lambda: client.register_owner(owner, fence=fence)))
+
+
 # In a task
 
 
-def write_rows(writing: Writing, owner: str, sequence: int, tables: Iterator[pa.RecordBatch]) -> Written:
-    """Write what comes, if anything does."""
+def write_rows(
+    writing: Writing, owner: Registration | str, sequence: int, tables: Iterator[pa.RecordBatch]
+) -> Written:
+    """Write what comes, if anything does, for an owner that is registered, or for one whose name is joined here."""
     first = next((table for table in tables if table.num_rows), None)
     if first is None:
         return Written()
     client = patiently(lambda: client_of(writing.access))
     if not writing.exactly_once:
         return Written(_write_plainly(client, writing, first, tables))
-    known = patiently(lambda: client.register_owner(owner, fence=False))
-    if known.decided >= sequence:
-        return _passed_over(owner, known.epoch, sequence, first, tables)
+    name, epoch, decided = register(writing, owner, fence=False) if isinstance(owner, str) else owner
+    if decided >= sequence:
+        return _passed_over(name, epoch, sequence, first, tables)
     try:
-        attempt = client.attempt(owner, known.epoch, sequence, timeout_ms=writing.transaction_timeout_ms)
+        attempt = client.attempt(name, epoch, sequence, timeout_ms=writing.transaction_timeout_ms)
     except ServerException as error:
         if error.word != ALREADY_DECIDED:
             raise
-        return _passed_over(owner, known.epoch, sequence, first, tables)
+        return _passed_over(name, epoch, sequence, first, tables)
     with attempt:
         rows = _put_all(writing, attempt.producer, first, tables)
         attempt.flush()
-        return Written(rows, owner, known.epoch, sequence, attempt.identity)
+        return Written(rows, name, epoch, sequence, attempt.identity)
 
 
 def _write_plainly(
@@ -220,16 +234,15 @@ def _written(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:
     return [each for each in messages if isinstance(each, Written)]
 
 
-def decide(writing: Writing, messages: Sequence[WriterCommitMessage | None]) -> Registration | None:
-    """Have what the tasks wrote committed, all at once; it may have been decided before. None: there was nothing."""
+def decide(writing: Writing, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Have what the tasks wrote committed, all at once; it may have been decided before."""
     written = [each for each in _written(messages) if each.identity is not None]
     if not written:
-        return None
+        return
     latest = max(written, key=lambda each: each.epoch)
     identities = [each.identity for each in written if each.identity is not None]
     client = patiently(lambda: client_of(writing.access))
     patiently(lambda: client.decide(latest.owner, latest.epoch, latest.sequence, identities))
-    return Registration(latest.owner, latest.epoch)
 
 
 def give_up(writing: Writing, owner: str) -> Registration | None:
@@ -240,16 +253,15 @@ def give_up(writing: Writing, owner: str) -> Registration | None:
     if not writing.exactly_once:
         return None
     try:
-        return Registration(owner, client_of(writing.access).register_owner(owner, fence=True).epoch)
+        return Registration(*client_of(writing.access).register_owner(owner, fence=True))
     except RivvenError as error:
         log.warning("what was written for %s stays open until its timeout: %s", owner, error)
         return None
 
 
 def forget(writing: Writing, registration: Registration) -> None:
-    """Have the broker forget an owner that was this write alone. A task that Spark has given up may still register it
-    again: nobody decides for that any more, so what it writes aborts, and the owner stays until its time runs out."""
+    """Have the broker forget an owner that was this write alone; it takes nothing more under that name."""
     try:
-        client_of(writing.access).forget_owner(*registration)
+        client_of(writing.access).forget_owner(registration.owner, registration.epoch)
     except RivvenError as error:
         log.debug("the owner %s stays behind: %s", registration.owner, error)
