@@ -113,11 +113,30 @@ RIVVEN_INLINE int64_t field_bytes(int64_t length)
     return varint_bytes(length) + (length > 0 ? length : 0);
 }
 
+/* Copy by steps of which the last two overlap, so that neither side is left by a byte. Fields are short, and asking
+ * the library how to copy one best takes longer than copying it. */
+#define COPY_STEP 16
+#define COPY_BYTES_MAX 256
+
+RIVVEN_INLINE void copy_exactly(uint8_t *out, const uint8_t *data, int64_t length)
+{
+    if (length >= COPY_STEP && length <= COPY_BYTES_MAX) {
+        for (int64_t place = 0; place < length - COPY_STEP; place += COPY_STEP)
+            __builtin_memcpy(out + place, data + place, COPY_STEP);
+        __builtin_memcpy(out + length - COPY_STEP, data + length - COPY_STEP, COPY_STEP);
+    } else if (length >= 8 && length < COPY_STEP) {
+        __builtin_memcpy(out, data, 8);
+        __builtin_memcpy(out + length - 8, data + length - 8, 8);
+    } else {
+        memcpy(out, data, (size_t)length);
+    }
+}
+
 RIVVEN_INLINE uint8_t *put_field(uint8_t *out, const uint8_t *data, int64_t length)
 {
     out = put_varint(out, length);
     if (length > 0) {
-        memcpy(out, data, (size_t)length);
+        copy_exactly(out, data, length);
         out += length;
     }
     return out;
@@ -184,9 +203,6 @@ RIVVEN_INLINE const char *get_record(const uint8_t *at, const uint8_t *end, Reco
 
 /* A column of byte strings under construction, with room for every row and byte that is still to come, and for
  * COPY_STEP bytes more. */
-#define COPY_STEP 16
-#define COPY_BYTES_MAX 256
-
 typedef struct {
     uint8_t *validity; /* a bit for each row, all of them set to begin with */
     int32_t *ends;

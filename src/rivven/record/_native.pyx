@@ -115,6 +115,13 @@ cdef extern from *:
     PyObject *new_long "PyLong_FromLongLong"(long long value) except NULL
     PyObject *new_bytes "PyBytes_FromStringAndSize"(const char *data, Py_ssize_t length) except NULL
     PyObject *borrowed_none "Py_None"
+    bint is_tuple "PyTuple_CheckExact"(PyObject *item) noexcept
+    bint is_bytes "PyBytes_CheckExact"(PyObject *item) noexcept
+    bint is_int "PyLong_CheckExact"(PyObject *item) noexcept
+    PyObject *tuple_item "PyTuple_GET_ITEM"(PyObject *item, Py_ssize_t place) noexcept
+    Py_ssize_t tuple_length "PyTuple_GET_SIZE"(PyObject *item) noexcept
+    const uint8_t *bytes_at "(const uint8_t *)PyBytes_AS_STRING"(PyObject *item) noexcept
+    Py_ssize_t bytes_length "PyBytes_GET_SIZE"(PyObject *item) noexcept
     void incref "Py_INCREF"(PyObject *item)
 
 
@@ -338,15 +345,27 @@ cdef class Writer:
         self.room = room + HEADER_BYTES
         PyByteArray_Resize(self.made, self.room)
 
-    cdef uint8_t *reserve(self, int64_t length) except NULL:
+    cdef inline uint8_t *reserve(self, int64_t length) except NULL:
         if self.room - self.used < length:
-            self.room = self.used + length + (self.used + length) // 4
-            PyByteArray_Resize(self.made, self.room)
+            self.grow(length)
         return <uint8_t *>PyByteArray_AS_STRING(self.made) + self.used
+
+    cdef int grow(self, int64_t length) except -1:
+        self.room = self.used + length + (self.used + length) // 4
+        PyByteArray_Resize(self.made, self.room)
+        return 0
 
     cdef bytearray finish(self):
         PyByteArray_Resize(self.made, self.used)
         return self.made
+
+    cdef inline int put_plain(self, const RecordView *record) except -1:
+        """One record without headers."""
+        cdef uint8_t *out
+        out = self.reserve(RECORD_ROOM + max(record.key_bytes, 0) + max(record.value_bytes, 0))
+        out = put_record(out, record, 0)
+        self.used = out - <uint8_t *>PyByteArray_AS_STRING(self.made)
+        return 0
 
     cdef int put(self, RecordView *record, key, value, headers) except -1:
         """One record, whose deltas `record` holds already."""
@@ -365,6 +384,30 @@ cdef class Writer:
             out = put_headers(out, headers)
         self.used = out - <uint8_t *>PyByteArray_AS_STRING(self.made)
         return 0
+
+
+cdef inline bint point_at(PyObject *data, const uint8_t **at, int64_t *length) noexcept:
+    """Point at the bytes of a key or value, unless it is of some other type than most are."""
+    if is_bytes(data):
+        at[0] = bytes_at(data)
+        length[0] = bytes_length(data)
+        return True
+    at[0] = NULL
+    length[0] = -1
+    return data == borrowed_none
+
+
+cdef inline bint point_at_plain(PyObject *item, RecordView *record) noexcept:
+    """Point at key and value of a tuple of the types that most records have: nothing of it need be converted or kept,
+    as the tuple keeps them. If it is any other, False."""
+    if not is_tuple(item) or tuple_length(item) != 4 or tuple_item(item, 3) != <PyObject *>NO_HEADERS:
+        return False
+    record.header_count = 0
+    return (
+        is_int(tuple_item(item, 0))
+        and point_at(tuple_item(item, 1), &record.key, &record.key_bytes)
+        and point_at(tuple_item(item, 2), &record.value, &record.value_bytes)
+    )
 
 
 cdef inline object field(data, const uint8_t **at, int64_t *length):
@@ -425,22 +468,30 @@ def encode_records(records):
     cdef Py_ssize_t place, count = len(items)
     cdef RecordView record
     cdef int64_t base_ms = whole(items[0][0]), max_ms = base_ms, timestamp_ms
+    cdef bint plain_item
     cdef Writer writer = Writer(count * (RECORD_ROOM + likely_bytes(items[0])))
     for place in range(count):
-        item = items[place] if type(items[place]) is tuple else tuple(items[place])
-        if PyTuple_GET_SIZE(item) != 4:
-            raise ValueError(f"a record is (timestamp_ms, key, value, headers), not {len(item)} values")
-        timestamp_ms = whole(<object>PyTuple_GET_ITEM(item, 0))
+        plain_item = point_at_plain(tuple_item(<PyObject *>items, place), &record)
+        if plain_item:
+            timestamp_ms = <object>tuple_item(tuple_item(<PyObject *>items, place), 0)
+        else:
+            item = items[place] if type(items[place]) is tuple else tuple(items[place])
+            if PyTuple_GET_SIZE(item) != 4:
+                raise ValueError(f"a record is (timestamp_ms, key, value, headers), not {len(item)} values")
+            timestamp_ms = whole(<object>PyTuple_GET_ITEM(item, 0))
         if timestamp_ms > max_ms:
             max_ms = timestamp_ms
         record.timestamp_delta = between(timestamp_ms, base_ms)
         record.offset_delta = place
-        writer.put(
-            &record,
-            <object>PyTuple_GET_ITEM(item, 1),
-            <object>PyTuple_GET_ITEM(item, 2),
-            <object>PyTuple_GET_ITEM(item, 3),
-        )
+        if plain_item:
+            writer.put_plain(&record)
+        else:
+            writer.put(
+                &record,
+                <object>PyTuple_GET_ITEM(item, 1),
+                <object>PyTuple_GET_ITEM(item, 2),
+                <object>PyTuple_GET_ITEM(item, 3),
+            )
     return writer.finish(), base_ms, max_ms
 
 

@@ -4,7 +4,7 @@ Invariant: room for a whole batch is made in every column before its first recor
 writes; and no read passes the end of the bytes it was given.
 """
 
-from functools import partial
+from functools import cache, partial
 
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Resize
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
@@ -92,7 +92,7 @@ cdef class Growing:
 
     def __cinit__(self, allocate=None):
         self.allocate = allocate
-        self.made = bytearray()
+        self.made = bytearray() if allocate is None else b""
         self.room = 0
         self.at = NULL
 
@@ -323,12 +323,18 @@ cdef class Gatherer:
         )
 
 
-def gather(buffer, Py_ssize_t position, Py_ssize_t end, selection, unpack):
-    """The selected records of all whole batches in the buffer; control batches are left out."""
+@cache
+def resizable():
+    """Arrow is loaded by those who use it."""
     from pyarrow import allocate_buffer
 
+    return partial(allocate_buffer, resizable=True)
+
+
+def gather(buffer, Py_ssize_t position, Py_ssize_t end, selection, unpack):
+    """The selected records of all whole batches in the buffer; control batches are left out."""
     cdef const uint8_t[::1] plain
-    cdef Gatherer gatherer = Gatherer(selection, partial(allocate_buffer, resizable=True))
+    cdef Gatherer gatherer = Gatherer(selection, resizable())
     cdef Py_ssize_t start, stop, batch_bytes
     end = min(end, len(buffer))
     while end - position >= HEADER_BYTES:

@@ -6,7 +6,7 @@ Arrow is imported when a function is called, so that a broker never loads it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -60,62 +60,54 @@ def to_arrow(
         verify=verify,
     )
     found = kernel.gather(buffer, position, len(buffer) if end is None else end, selection, unpack)
-    return pa.RecordBatch.from_arrays([_array(name, found) for name in names], names=list(names))
+    arrow = _arrow()
+    return pa.RecordBatch.from_arrays([arrow.column(name, found) for name in names], names=list(names))
 
 
-def _array(name: str, found: Columns) -> pa.Array[Any]:
-    import pyarrow as pa
+class _Arrow:
+    """Makes the arrays. It keeps the types, which would cost as much as all else for a few records."""
 
-    if name == "offset":
-        return _fixed(pa.int64(), found.rows, found.offsets)
-    if name == "timestamp":
-        return _fixed(pa.timestamp("ms", tz="UTC"), found.rows, found.timestamps_ms)
-    if name == "headers":
-        return _headers(found)
-    column = found.keys if name == "key" else found.values
-    assert column is not None, "the selection asked for it"
-    return _binary(pa.binary(), found.rows, column)
+    def __init__(self) -> None:
+        import pyarrow as pa
 
+        self._buffer = pa.py_buffer
+        self._array: Callable[..., pa.Array[Any]] = pa.Array.from_buffers
+        self._offset, self._timestamp = pa.int64(), pa.timestamp("ms", tz="UTC")
+        self._binary, self._string = pa.binary(), pa.string()
+        self._pair = pa.struct([("key", self._string), ("value", self._binary)])
+        self._headers = pa.list_(self._pair)
+        nothing = Binary(None, bytearray(4), bytearray())
+        self._no_pairs = self._pairs(0, nothing, nothing)
 
-def _fixed(kind: pa.DataType, count: int, data: bytearray) -> pa.Array[Any]:
-    import pyarrow as pa
+    def column(self, name: str, found: Columns) -> pa.Array[Any]:
+        if name == "offset":
+            return self._array(self._offset, found.rows, [None, self._buffer(found.offsets)])
+        if name == "timestamp":
+            return self._array(self._timestamp, found.rows, [None, self._buffer(found.timestamps_ms)])
+        if name == "headers":
+            return self._lists(found)
+        column = found.keys if name == "key" else found.values
+        assert column is not None, "the selection asked for it"
+        return self._strings(self._binary, found.rows, column)
 
-    return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(data)])
+    def _strings(self, kind: pa.DataType, count: int, column: Binary) -> pa.Array[Any]:
+        validity = None if column.validity is None else self._buffer(column.validity)
+        return self._array(kind, count, [validity, self._buffer(column.offsets), self._buffer(column.data)])
 
+    def _lists(self, found: Columns) -> pa.Array[Any]:
+        assert found.header_offsets is not None, "the selection asked for them"
+        assert found.header_names is not None
+        assert found.header_values is not None
+        total = len(found.header_names.offsets) // 4 - 1
+        pairs = self._pairs(total, found.header_names, found.header_values) if total else self._no_pairs
+        return self._array(self._headers, found.rows, [None, self._buffer(found.header_offsets)], children=[pairs])
 
-def _binary(kind: pa.DataType, count: int, column: Binary) -> pa.Array[Any]:
-    import pyarrow as pa
-
-    validity = None if column.validity is None else pa.py_buffer(column.validity)
-    buffers = [validity, pa.py_buffer(column.offsets), pa.py_buffer(column.data)]
-    return pa.Array.from_buffers(kind, count, buffers)
-
-
-def _headers(found: Columns) -> pa.Array[Any]:
-    import pyarrow as pa
-
-    assert found.header_offsets is not None, "the selection asked for them"
-    assert found.header_names is not None
-    assert found.header_values is not None
-    total = len(found.header_names.offsets) // 4 - 1
-    pairs = _pairs(total, found.header_names, found.header_values) if total else _no_pairs()
-    ends = pa.py_buffer(found.header_offsets)
-    return pa.Array.from_buffers(pa.list_(pairs.type), found.rows, [None, ends], children=[pairs])
-
-
-def _pairs(total: int, names: Binary, values: Binary) -> pa.StructArray:
-    import pyarrow as pa
-
-    fields: list[pa.Field[Any]] = [pa.field("key", pa.string()), pa.field("value", pa.binary())]
-    arrays = [_binary(pa.string(), total, names), _binary(pa.binary(), total, values)]
-    return pa.StructArray.from_arrays(arrays, fields=fields)
+    def _pairs(self, total: int, names: Binary, values: Binary) -> pa.Array[Any]:
+        parts = [self._strings(self._string, total, names), self._strings(self._binary, total, values)]
+        return self._array(self._pair, total, [None], children=parts)
 
 
-@cache
-def _no_pairs() -> pa.StructArray:
-    """Most records have no headers, and the column of none is the same for all of them."""
-    nothing = Binary(None, bytearray(4), bytearray())
-    return _pairs(0, nothing, nothing)
+_arrow = cache(_Arrow)
 
 
 def from_arrow(
