@@ -2,7 +2,7 @@
 # each step leaves a stamp in .make/ that is named after the content of whatever the step depends on.
 
 PYTHON ?= python3
-WORKERS ?= 3
+WORKERS ?= 2
 # The rest of a test or bench command line: make test ARGS="tests/log -x"
 ARGS ?=
 

@@ -73,6 +73,10 @@ class Client:
     heard_ms: int = 0
     """When it sent the last request that was answered."""
 
+    @property
+    def has_something(self) -> bool:
+        return bool(self.held)
+
     def let_go(self) -> None:
         self.generation, self.held = -1, frozenset()
 
@@ -162,6 +166,11 @@ class ConsumerClient(Client):
     target: frozenset[TopicPartition] = frozenset()
     say_all: bool = True
 
+    @property
+    def has_something(self) -> bool:
+        """Or has been told to take it on."""
+        return bool(self.held or self.target)
+
     def let_go(self) -> None:
         self.generation, self.held, self.target, self.say_all = 0, frozenset(), frozenset(), True
 
@@ -185,6 +194,9 @@ class ConsumerClient(Client):
                 self.generation = result.member_epoch
                 if result.assignment is not None:
                     self.target = result.assignment
+                    # It may be told to drop what it never took. Unless it says that nothing is left to do, the group
+                    # waits for it as long as its rebalance timeout: only the client knows whether it is about to.
+                    self.say_all = self.say_all or self.held == self.target
             case DiskFull():
                 self.say_all = True
             case Committed():
@@ -326,7 +338,7 @@ class World:
 
     def lapse(self) -> None:
         for client in self.clients:
-            if client.held and self.now_ms >= client.heard_ms + SESSION_MS:
+            if client.has_something and self.now_ms >= client.heard_ms + SESSION_MS:
                 client.let_go()
 
     # What must hold
