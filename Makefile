@@ -2,7 +2,7 @@
 # each step leaves a stamp in .make/ that is named after the content of whatever the step depends on.
 
 PYTHON ?= python3
-WORKERS ?= 2
+WORKERS ?= 3
 # The rest of a test or bench command line: make test ARGS="tests/log -x"
 ARGS ?=
 
@@ -24,6 +24,7 @@ HAS_UV := .make/uv-$(call key,requirements/uv.txt)
 HAS_LOCKED := .make/locked-$(call key,requirements/dev.txt)
 HAS_PEERS := .make/peers-$(call key,requirements/bench.txt)
 HAS_JAVA := .make/java-$(call key,requirements/java.txt)
+HAS_CLASSES := .make/classes-$(call key,requirements/dev.txt requirements/java.txt)
 HAS_PACKAGE := .make/package-$(call key,pyproject.toml setup.py)
 # Named after the compiler too: whoever installs one later gets the native code
 HAS_NATIVE := .make/native-$(call key,$(NATIVE_SOURCES) setup.py)-$(if $(shell command -v cc gcc),built,pure)
@@ -40,7 +41,7 @@ setup: $(HAS_NATIVE) $(HAS_JAVA) ## create or renew .venv with everything the ot
 demo: setup ## a first look, start to end
 	$(PY) -m demo.demo $(ARGS)
 
-test: lint ## lint, then every test but the soak
+test: lint $(HAS_CLASSES) ## lint, then every test but the soak
 	$(PY) -m pytest -n $(WORKERS) --dist loadgroup -m "not soak" $(ARGS)
 
 lint: setup ## ruff and mypy, changing nothing
@@ -59,7 +60,7 @@ bench: setup $(HAS_PEERS) ## measure, beside Kafka, Redis, NATS and others: 40 m
 bench-quick: setup $(HAS_PEERS) ## the same in under five minutes, only to see that it runs
 	$(PY) -m bench --quick $(ARGS)
 
-soak: setup ## the tests that run for minutes
+soak: setup $(HAS_CLASSES) ## the tests that run for minutes
 	$(PY) -m pytest -n $(WORKERS) --dist loadgroup -m soak --hypothesis-profile=soak --timeout=0 $(ARGS)
 
 ## Dependencies: `make lock` after a change in pyproject.toml; `make lock UPGRADE=1` takes the newest of all
@@ -91,6 +92,11 @@ $(HAS_PEERS): $(HAS_LOCKED)
 	    else $(PY) -m pip install --quiet --require-hashes -r requirements/bench.txt; fi; \
 	  then mkdir -p .make && rm -f .make/peers-* && touch $@; \
 	  else echo "bench: not all peers can be installed here; the results will say which"; fi
+
+# Tests start Spark some fifty times; this halves what a start takes.
+$(HAS_CLASSES): $(HAS_JAVA)
+	@if $(BIN)/rivven-connect prepare; then mkdir -p .make && rm -f .make/classes-* && touch $@; \
+	else echo "test: Spark will start as slowly as ever"; fi
 
 # The five steps of `setup`
 

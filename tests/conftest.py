@@ -5,6 +5,7 @@ and the summary names it as `RERUN`: a thing to look into. An assertion that pro
 is a property: a record that was lost once was lost.
 """
 
+import os
 import signal
 from pathlib import Path
 
@@ -16,6 +17,9 @@ TESTS = Path(__file__).parent
 
 # A shell that runs the tests in the background has them ignore interrupts, and their children would do the same
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Each JVM that is started works for seconds, in which the better compiler and collector only cost
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 # No deadline: on a busy machine it measures the neighbours. A failure prints how to see it again.
 settings.register_profile("test", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])

@@ -25,7 +25,6 @@ TUNED = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
     "spark.driver.memory": "1g",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
 READY = re.compile(r"rivvend ready: native protocol on (127\.0\.0\.1:\d+), ")
 

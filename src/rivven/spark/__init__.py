@@ -1,5 +1,6 @@
 """Topics as the Spark format `rivven`: read and written, in batches and in streams, exactly once."""
 
+from . import classes
 from .java import java_home
 from .options import Writing, writing_of
 from .planning import DataLost
@@ -16,6 +17,7 @@ __all__ = [
     "Writing",
     "Written",
     "ask",
+    "classes",
     "decide",
     "give_up",
     "is_remote",

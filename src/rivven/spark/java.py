@@ -112,7 +112,7 @@ def _bundled() -> Path | None:
 
 def quiet_home(home: Path) -> Path:
     """A home whose `bin/java` starts that Java without what it need not hear."""
-    place = _cache_directory()
+    place = cache_directory()
     if home.is_relative_to(place):
         return home
     number = version(home) or OLDEST
@@ -121,8 +121,8 @@ def quiet_home(home: Path) -> Path:
     return made
 
 
-def _cache_directory() -> Path:
-    """Where the wrapper is kept: the user's cache, or a temporary directory where there is none to write to."""
+def cache_directory() -> Path:
+    """Where we keep what is made once: the user's cache, or a temporary directory where there is none to write to."""
     place = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rivven"
     try:
         place.mkdir(parents=True, exist_ok=True)

@@ -9,15 +9,14 @@ import logging
 import os
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
+from . import classes
 from .java import java_home, quiet_home
 from .source import RivvenSource
 
-CONF_DIRECTORY = Path(__file__).with_name("conf")
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 TWICE_SAID = "SQLQueryContextLogger", "DataFrameQueryContextLogger"
 """They write every error of a query to the terminal as JSON, where it is raised too."""
@@ -37,9 +36,12 @@ def register(spark: SparkSession) -> None:
 
 def prepare_environment() -> None:
     """What the JVM and the workers find in the environment. Whatever is set already stays as it is."""
+    if "SPARK_CONF_DIR" not in os.environ:
+        os.environ["SPARK_CONF_DIR"] = str(classes.empty_directory())
+        told = os.environ.get("SPARK_SUBMIT_OPTS", "")
+        os.environ["SPARK_SUBMIT_OPTS"] = f"{classes.options()} {told}".rstrip()
     os.environ["JAVA_HOME"] = str(quiet_home(java_home()))
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    os.environ.setdefault("SPARK_CONF_DIR", str(CONF_DIRECTORY))
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 
