@@ -1,4 +1,5 @@
-"""One broker and one Spark session for all tests that need them; most tests here need neither."""
+"""One broker and one Spark session for the tests that run pipelines, and one, which the tests of the format use too,
+for the others that need them; most tests here need neither."""
 
 from __future__ import annotations
 
@@ -18,15 +19,18 @@ sys.path.append(str(Path(__file__).parents[1] / "spark"))  # `from tables import
 
 pytest.register_assert_rewrite("rivven.connect.kit")
 
+PIPELINES = ("test_http.py", "test_refusals.py", "test_run.py")
+"""They take as long as all others together."""
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Those that share the session run in one worker. First of all hooks: xdist's own looks for the mark and no more
-    after that, and a mark that comes later costs a second session in the other worker."""
+    """Those that share a session run in one worker. First of all hooks: xdist's own looks for the mark and no more
+    after that, and a mark that comes later costs another session in another worker."""
     here = Path(__file__).parent
     for item in items:
         if here in item.path.parents and {"spark", "servers"} & set(getattr(item, "fixturenames", ())):
-            item.add_marker(pytest.mark.xdist_group("spark"))
+            item.add_marker(pytest.mark.xdist_group("pipelines" if item.path.name in PIPELINES else "spark"))
 
 
 @pytest.fixture(scope="session")

@@ -363,6 +363,10 @@ def test_no_secret_is_in_a_query_plan(spark: SparkSession, tmp_path: Path) -> No
     assert "hunter2" not in frame._jdf.queryExecution().toString()  # what a user sees of it
 
 
+QUICK_JAVA = {"SPARK_SUBMIT_OPTS": os.environ["SPARK_SUBMIT_OPTS"]}
+"""As all tests start it; otherwise these two start with next to nothing in their environment."""
+
+
 def command_of(*arguments: str) -> list[str]:
     return [str(Path(sys.executable).with_name("rivven-connect")), "run", "--master", "local[2]", *arguments]
 
@@ -377,7 +381,7 @@ def test_the_command_runs_a_first_file_to_its_end_and_what_runs_later_adds_nothi
     )
     text = text.replace("events_per_second: 1000", "events_per_second: 0").replace("./out", str(tmp_path / "out"))
     (tmp_path / "connect.yaml").write_text(text + f"  spark: {json.dumps(TUNED)}\n")
-    environment = {"RIVVEN_SERVERS": servers, "PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    environment = {"RIVVEN_SERVERS": servers, "PATH": os.environ["PATH"], "HOME": str(tmp_path)} | QUICK_JAVA
     ran = subprocess.run(
         command_of("--once", "--state-dir", "state"),
         cwd=tmp_path,
@@ -414,7 +418,7 @@ pipelines:
     source: {{connector: datagen, config: {{pattern: sequence, events_per_second: 100}}}}
     sink: {{connector: file, config: {{path: ./out}}}}
 """)
-    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)} | QUICK_JAVA
     with subprocess.Popen(
         command_of("--port", "0"), cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True
     ) as process:
