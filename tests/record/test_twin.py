@@ -6,6 +6,7 @@ import gc
 import os
 import subprocess
 import sys
+from random import Random
 from types import ModuleType
 
 import crc32c as foreign
@@ -51,11 +52,20 @@ def test_crc_is_that_of_the_crc32c_package(record: ModuleType, data, crc):
     assert record.crc32c(data, crc) == foreign.crc32c(data, crc)
 
 
-@pytest.mark.parametrize("length", [0, 1, 7, 8, 3071, 3072, 3073, 6144, 100_001])
+@pytest.mark.parametrize("length", [0, 1, 7, 8, 3071, 3072, 3073, 6143, 6144, 6145, 12_288, 100_001])
 def test_crc_of_long_data_is_the_same_however_many_lanes_it_takes(record: ModuleType, length):
-    data = bytes(place * 31 & 0xFF for place in range(length))
+    data = Random(length).randbytes(length)
     assert record.crc32c(data) == foreign.crc32c(data)
     assert record.crc32c(b"123456789") == 0xE3069283
+
+
+@given(
+    length=st.integers(0, 20_000), start=st.integers(0, 70), seed=st.integers(0, 99), crc=st.integers(0, 2**32 - 1)
+)
+def test_every_way_to_a_crc_ends_alike(native: ModuleType, length, start, seed, crc):
+    data = memoryview(Random(seed).randbytes(start + length))[start:]
+    ways = native.twin.kernel.crc32c_each_way(data, crc)
+    assert set(ways) == {foreign.crc32c(data, crc)}
 
 
 @given(buffer=st.binary(max_size=400), position=st.integers(-5, 410), end=st.integers(-5, 500), verify=st.booleans())
