@@ -8,6 +8,7 @@ part ends.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from enum import Enum, auto
 from typing import NamedTuple
 
 from rivven.errors import BatchTooLarge, Malformed
@@ -26,10 +27,19 @@ class Found(NamedTuple):
     data: memoryview
 
 
+class Offsets(Enum):
+    """What the base offsets of neighbours must be like: anything, ever higher, or without a gap."""
+
+    ANY = auto()
+    GROWING = auto()
+    DENSE = auto()
+
+
 class Batches:
     """Iterate once over the batches of `file` from `position` to `end`; then read `position` and `bad`.
 
-    `offset_min` is the lowest base offset that the first batch may have: offsets that go back are damage.
+    `offset_min` is the lowest base offset that the first batch may have, or the one that it must have where offsets
+    are dense: others are damage.
     """
 
     def __init__(
@@ -40,8 +50,10 @@ class Batches:
         *,
         verify: bool = True,
         offset_min: int = 0,
+        offsets: Offsets = Offsets.GROWING,
     ) -> None:
         self._file = file
+        self._offsets = offsets
         self.position = position
         self.end = file.length() if end is None else end
         self.bad: str | None = None
@@ -68,14 +80,24 @@ class Batches:
             except (Malformed, BatchTooLarge) as error:
                 self.bad = str(error)
                 return
-            if header.base_offset < self.next_offset:
-                self.bad = f"offset {header.base_offset} where {self.next_offset} or more was due"
+            if not self._follows(header.base_offset):
+                more = "" if self._offsets is Offsets.DENSE else " or more"
+                self.bad = f"offset {header.base_offset} where {self.next_offset}{more} was due"
                 return
             batch_bytes = header.batch_bytes
             found = Found(self.position, header, data[:batch_bytes])
             self.position += batch_bytes
             self.next_offset = header.next_offset
             yield found
+
+    def _follows(self, base_offset: int) -> bool:
+        match self._offsets:
+            case Offsets.ANY:
+                return True
+            case Offsets.GROWING:
+                return base_offset >= self.next_offset
+            case Offsets.DENSE:
+                return base_offset == self.next_offset
 
     def _have(self, length_bytes: int) -> memoryview | None:
         """At least `length_bytes` from the present position, or None if the file ends before."""

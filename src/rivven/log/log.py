@@ -118,7 +118,7 @@ class Log:
         if not segment.sealed:
             return segment
         self._opened.pop(segment, None)
-        segment.load()
+        segment.load(dense=self.dense)
         self._opened[segment] = None
         if len(self._opened) > SEALED_OPEN_MAX:
             for oldest in list(self._opened)[:-SEALED_OPEN_MAX]:

@@ -127,11 +127,15 @@ def recover_log(
     known = point.start if point is not None else (segments[0].base_offset if segments else 0)
     start = max([known, *(read_offset(entry) for entry in entries if entry.kind is Kind.START)])
     crcs: dict[int, int] = {}
+    cleaned = any(disk.exists(f"{directory}/{CLEANER}{suffix}") for suffix in ("", ".bak"))
+    dense = not (cleaned or config.compacts)
     if segments and trusted is not None and segments[0].base_offset > max(trusted, start):
         _discard(segments, report, partition, trusted)  # the names before them never reached the disk
         segments = []
     if segments:
-        segments = _check_tail(segments, trusted, crcs, report, partition, start=start, touched=bool(entries))
+        segments = _check_tail(
+            segments, trusted, crcs, report, partition, start=start, touched=bool(entries), dense=dense
+        )
     else:
         segments = [_first_segment(disk, directory, partition, config, trusted if trusted is not None else start)]
         if trusted is not None and trusted > start:
@@ -139,6 +143,7 @@ def recover_log(
                 Damage(str(partition), directory, 0, start, trusted - 1, "the segment files are missing")
             )
     log = Log(disk, directory, partition, topic.id_bytes, config, segments, Facts(), start)
+    log.dense = dense
     log.recovery_point = Offset(min(trusted or start, log.end))
     # A snapshot beyond what was synced may speak of batches that a crash took; others have their offsets since.
     believed = log.end if trusted is None else trusted
@@ -153,8 +158,6 @@ def recover_log(
         log.roll(trusted)  # offsets that were acknowledged are never given out again
     if log.start > log.end:
         log.roll(log.start)
-    cleaned = any(disk.exists(f"{directory}/{CLEANER}{suffix}") for suffix in ("", ".bak"))
-    log.dense = not (cleaned or config.compacts)
     lower_clean_upto(disk, directory, log.end)
     log.drop_before(log.start)  # facts and segments that a replay went through on its way to the start
     log.advance(log.end)
@@ -222,6 +225,7 @@ def _check_tail(
     *,
     start: int,
     touched: bool,
+    dense: bool,
 ) -> list[Segment]:
     """Check the segments from the one that holds the trusted offset on. Without one, only the last."""
     begin = segments[-1].base_offset if trusted is None else trusted
@@ -234,7 +238,7 @@ def _check_tail(
     for place in range(checked, len(segments)):
         segment = segments[place]
         following = segments[place + 1] if place + 1 < len(segments) else None
-        outcome = segment.recover(begin, following.base_offset if following is not None else None)
+        outcome = segment.recover(begin, following.base_offset if following is not None else None, dense=dense)
         crcs.update(outcome.crcs)
         report.batches_checked += len(outcome.crcs)
         report.damage.extend(

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from rivven.errors import CorruptLog, Malformed
 from rivven.model import TopicPartition
 from rivven.ports import Disk, File
-from rivven.record import HEADER_BYTES, BatchHeader, fit, parse_header, scan, seek
+from rivven.record import HEADER_BYTES, BatchHeader, fit, parse_header, scan, seek, walk
 
-from .batches import CHUNK_BYTES, Batches
+from .batches import CHUNK_BYTES, Batches, Offsets
 from .document import write_whole
 from .index import OFFSETS, TIMES, Flush, Index
 from .tail import NO_TIMESTAMP, Tail
@@ -87,22 +87,22 @@ class Segment(Tail):
         self.file.truncate(0)
         self.dirty = True
 
-    def load(self) -> None:
+    def load(self, *, dense: bool = False) -> None:
         """Open the file and its indexes; an index that fails its checks is made again from the log."""
         if self.file is not None:
             return
         self.file = self._disk.open(self.path)
         length_bytes = self.file.length()
-        problem = self._load_indexes() or self._resume(length_bytes)
+        problem = self._load_indexes() or self._resume(length_bytes, dense=dense)
         if problem is not None:
-            self._rebuild(length_bytes, problem)
+            self._rebuild(length_bytes, problem, dense=dense)
 
     def _load_indexes(self) -> str | None:
         self._offsets, offsets_bad = Index.load(self._disk, self.side(".idx"), OFFSETS)
         self._times, times_bad = Index.load(self._disk, self.side(".tidx"), TIMES)
         return offsets_bad or times_bad
 
-    def recover(self, trusted_offset: int, until: int | None = None) -> Recovered:
+    def recover(self, trusted_offset: int, until: int | None = None, *, dense: bool = False) -> Recovered:
         """Open the file and check every batch that reaches beyond `trusted_offset`, up to the file's end or to the
         offset that the next segment begins at: a batch from there on is of a time before a truncation.
 
@@ -121,8 +121,8 @@ class Segment(Tail):
             self._offsets, self._times = Index(OFFSETS), Index(TIMES)
             self._resume(0)
         while True:
-            bad = self._check(length_bytes, outcome, until)
-            if bad is None or not self._step_over(bad, length_bytes, trusted_offset, outcome):
+            bad = self._check(length_bytes, outcome, until, dense=dense)
+            if bad is None or not self._step_over(bad, length_bytes, trusted_offset, outcome, dense=dense):
                 break
         if self.end_bytes < length_bytes:
             self._cut(length_bytes, trusted_offset, outcome, bad or "")
@@ -146,9 +146,10 @@ class Segment(Tail):
             position += len(data)
         self.dirty = True
 
-    def _check(self, length_bytes: int, outcome: Recovered, until: int | None) -> str | None:
+    def _check(self, length_bytes: int, outcome: Recovered, until: int | None, *, dense: bool) -> str | None:
         file = self._require_file()
-        batches = Batches(file, self.end_bytes, length_bytes, offset_min=self.next_offset)
+        offsets = Offsets.DENSE if dense else Offsets.GROWING
+        batches = Batches(file, self.end_bytes, length_bytes, offset_min=self.next_offset, offsets=offsets)
         for position, header, _ in batches:
             if until is not None and header.last_offset >= until:
                 return f"offset {header.last_offset} is beyond the next segment's begin"
@@ -156,12 +157,16 @@ class Segment(Tail):
             self.note(header, position)
         return batches.bad
 
-    def _step_over(self, bad: str, length_bytes: int, trusted_offset: int, outcome: Recovered) -> bool:
+    def _step_over(
+        self, bad: str, length_bytes: int, trusted_offset: int, outcome: Recovered, *, dense: bool
+    ) -> bool:
         """Keep a damaged batch in its place if it was trusted and its header tells where the next begins."""
         try:
             header = parse_header(self._require_file().read(HEADER_BYTES, self.end_bytes))
         except Malformed:
             return False
+        if dense:
+            header = header._replace(base_offset=self.next_offset)  # whatever it says
         end = self.end_bytes + header.batch_bytes
         if not self.next_offset <= header.base_offset <= header.last_offset < trusted_offset or end > length_bytes:
             return False
@@ -180,7 +185,7 @@ class Segment(Tail):
         file.truncate(self.end_bytes)
         self.dirty = True
 
-    def _resume(self, trusted: int) -> str | None:
+    def _resume(self, trusted: int, *, dense: bool = False) -> str | None:
         """Walk from the last index entry to `trusted`; says what is wrong if the entry or the walk is."""
         last = self._offsets.last()
         key, position = last if last is not None else (0, 0)
@@ -194,10 +199,18 @@ class Segment(Tail):
         self.max_timestamp_ms = before[0] if before is not None else NO_TIMESTAMP
         if last is not None and not self._begins_at(position, self.next_offset):
             return "it points to another batch, or to none"
-        batches = Batches(self._require_file(), position, trusted, verify=False, offset_min=self.next_offset)
-        for at, header, _ in batches:
-            self.note(header, at)
+        self._account(position, trusted, dense=dense)
         return None
+
+    def _account(self, position: int, end: int, *, dense: bool) -> None:
+        """Note the batches between the two. In a dense log it does not matter what offset one says, as long as their
+        number brings us to the next segment; it does when it is read."""
+        file = self._require_file()
+        counted = dense and self.next_offset + self._records_between(position, end) == self.until
+        offsets = Offsets.ANY if counted else Offsets.GROWING
+        batches = Batches(file, position, end, verify=False, offset_min=self.next_offset, offsets=offsets)
+        for at, header, _ in batches:
+            self.note(header._replace(base_offset=self.next_offset) if counted else header, at)
 
     def _begins_at(self, position: int, offset: int) -> bool:
         """Whether a batch with this base offset stands there; after a crash an index may be of other content."""
@@ -206,13 +219,11 @@ class Segment(Tail):
         except Malformed:
             return False
 
-    def _rebuild(self, trusted: int, problem: str) -> None:
+    def _rebuild(self, trusted: int, problem: str, *, dense: bool) -> None:
         file = self._require_file()
         self._forget()
         self.file = file
-        batches = Batches(file, 0, trusted, verify=False, offset_min=self.base_offset)
-        for position, header, _ in batches:
-            self.note(header, position)
+        self._account(0, trusted, dense=dense)
         if len(self._offsets) or problem != "missing":  # an index without entries has no file
             logger.warning("%s: index rebuilt from the log (%s)", self.path, problem)
             self.rebuilt = problem
@@ -342,19 +353,29 @@ class Segment(Tail):
         indexed, position = entry if entry is not None else (0, 0)
         wanted = max(bytes_max, HEADER_BYTES) + self.interval_bytes
         data = self._pread(min(wanted, self.end_bytes - position), position, offset)
-        if entry is not None and int.from_bytes(data[:8], "big") != self.base_offset + indexed:
+        known = self.base_offset + indexed
+        if not dense and entry is not None and int.from_bytes(data[:8], "big") != known:
             raise self._damage(offset, position, "the batch is not the one that the index names")
         try:
             start = seek(data, 0, offset)
         except Malformed:
             start = -1
+        if dense and not _counts_up(data, known, start):
+            place, last = _counted(data, known, offset)
+            if place < 0 and (start >= 0 or last is not None):
+                raise self._damage(offset, position - place - 1, "a batch says another offset than is due", last)
+            start = place
         if start < 0:
             # Not within one index interval: a very large batch, a stretch emptied by compaction, or damage.
             found = self._locate(offset)
             if found is None:
+                if dense and offset < self.next_offset:
+                    raise self._damage(offset, position, "no batch says that it holds it")
                 return None
-            position, start = found[0], 0
             header = parse_header(found[1], found[2])
+            if dense and header.base_offset != known + self._records_between(position, found[0]):
+                raise self._damage(offset, found[0], "the batch says another offset than is due")
+            position, start = found[0], 0
             data = self._pread(min(max(bytes_max, header.batch_bytes), self.end_bytes - position), position, offset)
         end = fit(data, start, bytes_max)
         good_end, _, bad = scan(data, start, end, verify=True, dense=dense)
@@ -364,20 +385,28 @@ class Segment(Tail):
             raise self._damage(offset, position + start, bad or "the file is shorter than it was")
         return memoryview(data)[start:good_end]
 
+    def _records_between(self, position: int, end: int) -> int:
+        """How many offsets the batches take that stand there."""
+        batches = Batches(self._require_file(), position, end, verify=False, offsets=Offsets.ANY)
+        return sum(header.last_offset_delta + 1 for _, header, _ in batches)
+
     def _pread(self, length_bytes: int, position: int, offset: int) -> bytes:
         try:
             return self._require_file().read(length_bytes, position)
         except OSError as error:
             raise self._damage(offset, position, f"the disk cannot read it: {error}") from error
 
-    def _damage(self, offset: int, position: int, reason: str) -> CorruptLog:
+    def _damage(self, offset: int, position: int, reason: str, known_last: int | None = None) -> CorruptLog:
         following = self._offsets.above(offset - self.base_offset)
         end = self.next_offset if self.until is None else self.until
         last = max(offset, (self.base_offset + following[0] if following is not None else end) - 1)
-        with suppress(Malformed, OSError):
-            header = parse_header(self._require_file().read(HEADER_BYTES, position))
-            if header.base_offset <= offset <= header.last_offset <= last:
-                last = header.last_offset
+        if known_last is not None:
+            last = known_last
+        else:
+            with suppress(Malformed, OSError):
+                header = parse_header(self._require_file().read(HEADER_BYTES, position))
+                if header.base_offset <= offset <= header.last_offset <= last:
+                    last = header.last_offset
         return CorruptLog(
             partition=self._partition, first=offset, last=last, path=self.path, position=position, reason=reason
         )
@@ -400,6 +429,35 @@ class Segment(Tail):
         """All of this segment's batches, for cleaning and checking."""
         file = self._require_file()
         return Batches(file, 0, self.end_bytes, verify=verify, offset_min=self.base_offset)
+
+
+def _counts_up(data: bytes, known: int, place: int) -> bool:
+    """Whether the batches from the first, which is at the known offset, to the one at `place` leave no gap."""
+    if place < 0 or int.from_bytes(data[:8], "big") != known:
+        return False
+    if place == 0:
+        return True
+    end = place + parse_header(data, place).batch_bytes
+    return scan(data, 0, end, verify=False, dense=True)[0] == end
+
+
+def _counted(data: bytes, known: int, offset: int) -> tuple[int, int | None]:
+    """Where the batch stands that holds the offset, though some header is wrong; if it is its own, -place - 1 and the
+    last offset that it holds.
+
+    What a batch says is believed if the batches before it count up to that, or if the one before it ends there.
+    """
+    due = ended = known
+    found: tuple[int, int | None] = -1, None
+    with suppress(Malformed):
+        for place, header in walk(data):
+            if header.base_offset in (due, ended) and header.base_offset <= offset <= header.last_offset:
+                return place, header.last_offset
+            following = due + header.last_offset_delta + 1
+            if due <= offset < following:
+                found = -place - 1, following - 1
+            due, ended = following, header.next_offset
+    return found
 
 
 def _seek_header(data: bytes, offset: int) -> int:
