@@ -54,7 +54,7 @@ docs: setup ## the documentation, into site/
 	@! grep -rlE --include='*.html' '<(script|link|img|iframe)[^>]* (src|href)="?(https?:)?//' site \
 	  || { echo "docs: these pages load something from outside" >&2; exit 1; }
 
-bench: setup $(HAS_PEERS) ## measure, beside Kafka, Redis, NATS and others: 40 minutes
+bench: setup $(HAS_PEERS) ## measure, beside Kafka, Redis, NATS and others: about an hour
 	$(PY) -m bench $(ARGS)
 
 bench-quick: setup $(HAS_PEERS) ## the same in under five minutes, only to see that it runs

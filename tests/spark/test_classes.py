@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -69,3 +70,9 @@ def test_classes_are_kept_and_taken(place: Path) -> None:
     assert path == classes.archive()
     assert path.stat().st_size > 50_000_000
     assert [each.name for each in place.iterdir() if each != path] == ["conf"]
+    loaded = place.parent / "loaded"
+    told = {"SPARK_SUBMIT_OPTS": f'{classes.options()} -Xlog:class+load:file="{loaded}"'}
+    script = "from rivven.spark import start; start().range(10).count()"
+    where = {"SPARK_CONF_DIR": str(classes.empty_directory())}
+    subprocess.run([sys.executable, "-c", script], env=os.environ | told | where, check=True, timeout=300)
+    assert loaded.read_text().count("shared objects file (top)") > 5_000

@@ -16,6 +16,7 @@ from pathlib import Path
 from rivven.errors import RivvenError
 
 PATIENCE_S = 300.0
+SAID_CHARS_MAX = 500
 PIPELINES = """\
 version: "1.0"
 pipelines:
@@ -47,19 +48,17 @@ def keep_classes(tell: Callable[[str], None]) -> tuple[float, Path]:
     tell("starting Spark once, to keep the classes that it loads ...")
     try:
         with tempfile.TemporaryDirectory(prefix="rivven-prepare-") as directory:
-            said = _run_once(Path(directory), classes.options_to_archive(fresh), str(classes.empty_directory()))
+            _run_once(Path(directory), classes.options_to_archive(fresh), str(classes.empty_directory()))
         if not fresh.exists():
-            raise NotPrepared(
-                reason=f"Java kept no classes, and Spark starts as before; it said: {said or 'nothing'}"
-            )
+            raise NotPrepared(reason="Java kept no classes, though all went well; Spark starts as before")
         fresh.replace(path)
     finally:
         fresh.unlink(missing_ok=True)
     return time.monotonic() - started, path
 
 
-def _run_once(directory: Path, options: str, conf: str) -> str:
-    """Run the pipelines, and wait until Java is gone too: it writes on its way out. What was said, if it failed."""
+def _run_once(directory: Path, options: str, conf: str) -> None:
+    """Run the pipelines, and wait until Java is gone too: it writes on its way out."""
     (directory / "connect.yaml").write_text(PIPELINES)
     command = [sys.executable, "-m", "rivven.connect.main", "-c", "connect.yaml", "run", "--once", "--no-http"]
     environment = os.environ | {"SPARK_CONF_DIR": conf, "SPARK_SUBMIT_OPTS": options}
@@ -77,7 +76,9 @@ def _run_once(directory: Path, options: str, conf: str) -> str:
     except BaseException:
         _end_group(process.pid)
         raise
-    return "" if process.returncode == 0 else said.decode(errors="replace").strip()[-500:]
+    if process.returncode != 0:
+        end = said.decode(errors="replace").strip()[-SAID_CHARS_MAX:]
+        raise NotPrepared(reason=f"the small pipeline failed, and Spark starts as before: {end}")
 
 
 def _await_group(group: int) -> None:

@@ -18,6 +18,7 @@ import pyspark
 from .java import cache_directory, java_home, version
 
 LOGGING = Path(__file__).with_name("conf") / "log4j2.properties"
+LOGGED = f'-Dlog4j2.configurationFile="{LOGGING}"'
 QUIETLY = "-Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
 """An archive that does not fit is nothing to tell anybody."""
 
@@ -44,10 +45,9 @@ def empty_directory() -> Path:
 def options() -> str:
     """For the JVM of a session."""
     path = archive()
-    known = f'-XX:SharedArchiveFile="{path}" {QUIETLY}' if path.exists() else ""
-    return f'-Dlog4j2.configurationFile="{LOGGING}" {known}'.rstrip()
+    return f'{LOGGED} -XX:SharedArchiveFile="{path}" {QUIETLY}' if path.exists() else LOGGED
 
 
 def options_to_archive(path: Path) -> str:
     """For the JVM of a session whose classes shall be kept."""
-    return f'-Dlog4j2.configurationFile="{LOGGING}" -XX:ArchiveClassesAtExit="{path}" {QUIETLY}'
+    return f'{LOGGED} -XX:ArchiveClassesAtExit="{path}" {QUIETLY}'
