@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from rivven.errors import DirectoryLocked
 from rivven.ports import Committer, Completion, IoBatch
 from rivven.system import (
+    CLOSING_MAX,
     IOV_MAX,
     RING_DEPTH,
     PlainBatch,
@@ -149,6 +150,40 @@ def test_a_view_of_wide_items_is_written_by_its_bytes(file: SystemFile, committe
     committer.submit(file, [wide, b"end"], 8, sync=False)
     assert outcome(committer).bytes_written == 19
     assert file.read(100, 8) == bytes(range(16)) + b"end"
+
+
+def test_a_removed_file_is_let_go_of_elsewhere_and_its_blocks_with_it(tmp_path: Path) -> None:
+    disk = SystemDisk(tmp_path / "data")
+    before = open_descriptors()
+    free = disk.free_bytes()
+    file = disk.open("file", create=True)
+    file.write(bytes(32 << 20), 0)
+    file.sync()
+    disk.remove("file")
+    assert not disk.exists("file")
+    assert file.read(1, 0) == b"\0", "whoever has it open may read on"
+    file.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        file.read(1, 0)
+    for _ in range(2 * CLOSING_MAX):
+        disk.open("other", create=True).close()
+        disk.remove("other")
+    disk.close()
+    assert open_descriptors() == before
+    assert disk.free_bytes() > free - (16 << 20)
+    disk.open("after", create=True).close()
+    disk.remove("after")
+    disk.close()
+    assert open_descriptors() == before
+
+
+def test_what_cannot_be_removed_is_not_held(disk: SystemDisk) -> None:
+    disk.open("once", create=True).close()
+    disk.remove("once")
+    before = open_descriptors()
+    with pytest.raises(FileNotFoundError):
+        disk.remove("once")
+    assert open_descriptors() <= before
 
 
 def test_only_create_makes_a_file(disk: SystemDisk) -> None:

@@ -41,6 +41,8 @@ SYNCS_AT_ONCE: Final = 32
 """How many fdatasyncs of one batch overlap. They only wait, and the more of them do, the fewer journal
 commits they need together: 8 at once take nearly twice as long as 32, and 64 are no faster."""
 SYNCS_FOR_POOL_MIN: Final = 4
+CLOSING_MAX: Final = 256
+"""How many descriptors may wait to be closed."""
 
 _fdatasync: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
 
@@ -84,11 +86,12 @@ if not TYPE_CHECKING and os.environ.get("RIVVEN_PURE", "0") in ("", "0"):
 class SystemFile(FileWriter):
     """An open file of a `SystemDisk`. Once closed, every use of it fails with EBADF."""
 
-    __slots__ = ("_path",)
+    __slots__ = ("_closer", "_path")
 
-    def __init__(self, fd: int, path: str, *, read_only: bool) -> None:
+    def __init__(self, fd: int, path: str, closer: _Closer, *, read_only: bool) -> None:
         self._fd = fd
         self._path = path
+        self._closer = closer
         self._read_only = read_only
 
     @property
@@ -136,7 +139,7 @@ class SystemFile(FileWriter):
     def close(self) -> None:
         fd, self._fd = self._fd, -1
         if fd >= 0:
-            os.close(fd)
+            self._closer.close(fd)
 
     def __del__(self) -> None:
         # Whoever drops a segment need not know who else still reads or syncs it: the last one out closes.
@@ -168,6 +171,51 @@ class SystemLock:
             os.close(fd)
 
 
+class _Closer:
+    """Closes descriptors on a thread of its own, since the last close of a removed file is what frees its blocks: a
+    gigabyte takes a good part of a second, and nobody waits for it.
+
+    Whoever hands one over is not to use it again. Where many wait already they are closed at once, so that a process
+    does not run out of descriptors.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: SimpleQueue[int | None] = SimpleQueue()  # may be put to from a finaliser
+        self._guard = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        with self._guard:
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=_close_all, args=(self._waiting,), name="rivven-close", daemon=True
+                )
+                self._thread.start()
+
+    def close(self, fd: int) -> None:
+        if self._thread is None or self._waiting.qsize() >= CLOSING_MAX:
+            os.close(fd)
+        else:
+            self._waiting.put(fd)
+
+    def stop(self) -> None:
+        """Wait until all are closed; what comes later is closed at once."""
+        with self._guard:
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            self._waiting.put(None)
+            thread.join()
+        while not self._waiting.empty():  # one that was handed over at the same time
+            if (fd := self._waiting.get()) is not None:
+                os.close(fd)
+
+
+def _close_all(waiting: SimpleQueue[int | None]) -> None:
+    while (fd := waiting.get()) is not None:
+        with suppress(OSError):  # what it could not write, a sync before has told or nobody asked for
+            os.close(fd)
+
+
 class SystemDisk:
     """The files below `root`, which is created if it is missing.
 
@@ -190,6 +238,7 @@ class SystemDisk:
         self._batch_kind = batch
         self._tally = _Tally()
         self._threads = _SyncThreads()
+        self._closer = _Closer()
         self._ring: _Ring | None = None
         self._plain = batch == "plain"
         self._ring_guard = threading.Lock()
@@ -213,7 +262,7 @@ class SystemDisk:
             raise _read_only_error(path)
         if create and not self._read_only:
             flags |= os.O_CREAT
-        return SystemFile(os.open(full, flags, 0o644), path, read_only=self._read_only)
+        return SystemFile(os.open(full, flags, 0o644), path, self._closer, read_only=self._read_only)
 
     def exists(self, path: str) -> bool:
         return os.path.exists(self._full(path))
@@ -240,7 +289,19 @@ class SystemDisk:
         if os.path.isdir(full) and not os.path.islink(full):
             os.rmdir(full)
         else:
+            self._unlink(full)
+
+    def _unlink(self, full: str) -> None:
+        """The name is gone on return; the blocks are freed when the closer lets go of the file."""
+        if not hasattr(os, "O_PATH"):
             os.unlink(full)
+            return
+        held = os.open(full, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.unlink(full)
+        finally:
+            self._closer.start()
+            self._closer.close(held)
 
     def sync_dir(self, directory: str) -> None:
         fd = os.open(self._full(directory), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -282,8 +343,9 @@ class SystemDisk:
         return UringBatch(self._tally, ring)
 
     def close(self) -> None:
-        """Give back the ring and the threads of the batches. Open files, locks and committers have owners."""
+        """Give back the ring and the threads. Open files, locks and committers have owners."""
         self._threads.close()
+        self._closer.stop()
         with self._ring_guard:
             ring, self._ring = self._ring, None
         if ring is not None:
