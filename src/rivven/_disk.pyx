@@ -38,6 +38,11 @@ cdef extern from "<unistd.h>" nogil:
     ssize_t pwrite(int fd, const void *data, size_t length, int64_t position)
 
 
+cdef extern from "<fcntl.h>" nogil:
+    enum: FALLOC_FL_KEEP_SIZE
+    int fallocate(int fd, int mode, int64_t position, int64_t length)
+
+
 # A small write to the page cache is over sooner than the GIL is given up and taken back.
 cdef enum:
     KEEP_GIL_BYTES_MAX = 16384
@@ -105,6 +110,11 @@ cdef class FileWriter:
 
     cdef public int _fd
     cdef public bint _read_only
+
+    def reserve(self, int64_t length_bytes, int64_t position):
+        if not self._read_only:
+            with nogil:
+                fallocate(self._fd, FALLOC_FL_KEEP_SIZE, position, length_bytes)
 
     def write(self, data, int64_t position):
         cdef Py_buffer view

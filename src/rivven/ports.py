@@ -31,7 +31,12 @@ class File(Protocol):
     def sync(self) -> None:
         """Return once the content is on the medium (fdatasync). An error means that it may never get there."""
 
-    def truncate(self, length_bytes: int) -> None: ...
+    def reserve(self, length_bytes: int, position: int) -> None:
+        """Have so much room found from there on, since many writes will follow. A hint: the length stays as it is,
+        and nothing happens where it cannot be done."""
+
+    def truncate(self, length_bytes: int) -> None:
+        """Make it so long; room that was reserved behind it is given back."""
 
     def length(self) -> int: ...
 

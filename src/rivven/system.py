@@ -60,6 +60,9 @@ class PureFileWriter:
         if os.pwrite(self._fd, data, position) != len(data):
             self._write_rest(data, position)
 
+    def reserve(self, length_bytes: int, position: int) -> None:
+        """Python knows no `fallocate` that leaves the length alone; its twin does."""
+
     def _refuse_if_read_only(self) -> None:
         raise NotImplementedError
 

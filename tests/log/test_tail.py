@@ -28,8 +28,10 @@ class Room:
     def __init__(self):
         self.content = bytearray()
         self.full = False
+        self.writes = 0
 
     def write(self, data, position):
+        self.writes += 1
         assert position == len(self.content)
         if self.full:
             self.content += bytes(data[:10])
@@ -46,6 +48,9 @@ def tail_at(twin, base_offset=0, interval_bytes=4096):
 
         def index(self, relative_offset, position):
             self.entries.append((relative_offset, position))
+
+        def reserve(self, upto):
+            self.reserved_bytes = upto + 1000
 
     tail = Indexed(base_offset, interval_bytes)
     tail.entries = []
@@ -81,6 +86,44 @@ def test_a_refused_write_leaves_everything_as_it_was(twin):
     assert tail.max_timestamp_ms == 1000
     tail.file.full = False
     assert tail.put(batch_of(1), 0, 2000, 0) == before[1]
+
+
+@pytest.mark.parametrize("twin", TWINS)
+def test_a_run_is_one_write_of_what_would_have_been_many(twin):
+    counts, singly, together = (3, 1, 7, 2), tail_at(twin, 40, 100), tail_at(twin, 40, 100)
+    batches = [batch_of(count, newest_ms=count * 100) for count in counts]
+    run = bytearray().join(batches)
+    headers = [parse_header(batch) for batch in batches]
+    for batch, header in zip(batches, headers, strict=True):
+        singly.put(batch, header.last_offset_delta, header.max_timestamp_ms, 9)
+    assert together.put_run(run, headers, 9) == 0
+    assert together.file.content == singly.file.content == run
+    assert together.file.writes == 1
+    assert together.entries == singly.entries
+    for fact in ("end_bytes", "next_offset", "max_timestamp_ms", "unindexed_bytes", "dirty"):
+        assert getattr(together, fact) == getattr(singly, fact)
+    assert together.put_run(bytearray().join([batch_of(1), batch_of(1)]), [parse_header(batch_of(1))] * 2, 9) == len(
+        run
+    )
+
+
+@pytest.mark.parametrize("twin", TWINS)
+def test_a_refused_run_leaves_nothing_of_any_of_its_batches(twin):
+    tail = tail_at(twin)
+    tail.put(batch_of(2), 1, 1000, 0)
+    before = bytes(tail.file.content), tail.end_bytes, tail.next_offset, tail.unindexed_bytes, list(tail.entries)
+    tail.file.full = True
+    with pytest.raises(OSError, match="no room"):
+        tail.put_run(batch_of(2) + batch_of(3), [parse_header(batch_of(2)), parse_header(batch_of(3))], 0)
+    assert before == (bytes(tail.file.content), tail.end_bytes, tail.next_offset, tail.unindexed_bytes, tail.entries)
+
+
+@pytest.mark.parametrize("twin", TWINS)
+def test_a_run_is_nothing_but_its_batches(twin):
+    tail = tail_at(twin)
+    with pytest.raises((AssertionError, ValueError)):
+        tail.put_run(batch_of(2) + b"x", [parse_header(batch_of(2))], 0)
+    assert not tail.file.content
 
 
 @pytest.mark.parametrize("twin", TWINS)

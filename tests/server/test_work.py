@@ -189,9 +189,9 @@ def test_a_publish_alone_is_one_receive_and_one_send(tmp_path: Path) -> None:
     ("frame", "calls_max"),
     [
         (native(ask.Publish(TOPIC, 0, None, bytes(100)), Format.PROTOBUF), 68),
-        (batches_in(), 12),
+        (batches_in(), 5),
         (batches_out(), 70),
-        (kafka_produce(), 12),
+        (kafka_produce(), 5),
         (kafka_fetch(), 68),
     ],
     ids=["publish in protobuf", "batches in", "batches out", "Kafka's Produce", "Kafka's Fetch"],

@@ -61,6 +61,10 @@ class Lives(RuleBasedStateMachine):
     def chores(self) -> None:
         self.world.chores()
 
+    @rule(topic=topics, partition=partitions, batches=st.lists(keys, min_size=2, max_size=5))
+    def append_run(self, topic: str, partition: int, batches: list[list[int]]) -> None:
+        self.world.append_run(topic, partition, batches)
+
     @rule()
     def checkpoint(self) -> None:
         self.world.checkpoint()

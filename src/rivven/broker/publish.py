@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -211,6 +212,10 @@ class Publisher:
             self._append_gathered(log, group)  # what was published before keeps the lower offsets
         codec = _codec_of(log)
         append_ms = self._clock.now_ms() if log.config.timestamp_type == "LogAppendTime" else -1
+        as_they_are = codec is None and append_ms < 0 and not log.config.compacts
+        if len(checked) > 1 and as_they_are and (run := self._append_run(log, data, [each[1] for each in checked])):
+            self._undurable.setdefault(log, deque()).append((run.next_offset, run.base_offset, answer))
+            return append_ms
         first: Appended | None = None
         for position, header in checked:
             whole = data if len(checked) == 1 else data[position : position + header.batch_bytes]
@@ -223,7 +228,7 @@ class Publisher:
         self._undurable.setdefault(log, deque()).append((done.next_offset, first.base_offset, answer))
         return append_ms
 
-    def append_parcel(self, log: Log, data: bytearray, answer: Answer) -> None:
+    def append_parcel(self, log: Log, data: bytearray | memoryview, answer: Answer) -> None:
         """As `append_batches`, for a topic that takes batches as they come. Nearly always it is one, and whole."""
         header = validate(data) if data else None
         if (
@@ -243,6 +248,64 @@ class Publisher:
             self._append_gathered(log, group)
         done = self._append(log, data, header, -1)
         self._undurable.setdefault(log, deque()).append((done[1], done[0], answer))
+
+    def append_parcels(self, log: Log, data: bytearray | memoryview, ends: list[int], answers: list[Answer]) -> None:
+        """What several requests bring, end to end, as if each came to `append_parcel`; if nothing is odd about any of
+        them they are one write. Raises nothing, unless the disk does."""
+        headers = self._plain_run(log, data, ends)
+        done = None
+        if headers is not None:
+            with suppress(RivvenError):  # a full disk has no room for all of them, but perhaps for one
+                done = self._append_run(log, data, headers)
+        if headers is None or done is None:
+            self._append_each(log, data, ends, answers)
+            return
+        waiting = self._undurable.setdefault(log, deque())
+        first = done.base_offset
+        for header, answer in zip(headers, answers, strict=True):
+            following = first + header[6] + 1
+            waiting.append((following, first, answer))
+            first = following
+
+    def _plain_run(self, log: Log, data: bytearray | memoryview, ends: list[int]) -> list[BatchHeader] | None:
+        """The headers of parcels that need no second look; None if one of them does."""
+        if log in self._gathering:
+            return None
+        bytes_max, any_codec = log.config.max_message_bytes, log.config.compression_type == "producer"
+        headers: list[BatchHeader] = []
+        before: BatchHeader | None = None
+        at = 0
+        try:
+            for end in ends:
+                header = validate(data, at)
+                if (
+                    header[1] + PREFIX_BYTES != end - at
+                    or end - at > bytes_max
+                    or header[5] & (CONTROL | TRANSACTIONAL)
+                    or header[12] != header[6] + 1
+                    or (header[5] & CODEC_MASK and not any_codec)
+                ):
+                    return None
+                if header[9] >= 0 and not (before is not None and _follows(before, header)):
+                    if any(other[9] == header[9] for other in headers):
+                        return None  # to be judged by what is not yet written
+                    if log.facts.producers.judge(log.partition, header) is not None:
+                        return None
+                headers.append(header)
+                before = header
+                at = end
+        except RivvenError:
+            return None
+        return headers
+
+    def _append_each(self, log: Log, data: bytearray | memoryview, ends: list[int], answers: list[Answer]) -> None:
+        at = 0
+        for end, answer in zip(ends, answers, strict=True):
+            try:
+                self.append_parcel(log, data[at:end], answer)
+            except RivvenError as error:
+                answer(-1, error)
+            at = end
 
     def _repeats(self, log: Log, headers: list[BatchHeader]) -> ProducedBatch | None:
         """What a producer sent before and sends again, or None if it is new. Raises if its numbers are neither."""
@@ -307,6 +370,14 @@ class Publisher:
         self._stats.batches_in += 1
         return done
 
+    def _append_run(self, log: Log, data: bytearray | memoryview, headers: list[BatchHeader]) -> Appended | None:
+        done = self._store.append_run(log, data, headers)
+        if done is not None:
+            self._stats.messages_in += done.next_offset - done.base_offset
+            self._stats.bytes_in += len(data)
+            self._stats.batches_in += len(headers)
+        return done
+
     def answer_durable(self, logs: Iterable[Log]) -> None:
         """These logs' durable offsets have moved: tell whoever waited for it."""
         for log in logs:
@@ -326,6 +397,12 @@ class Publisher:
         """The log is gone: nobody will hear that their records are durable."""
         for _, _, answer in self._undurable.pop(log, ()):
             answer(-1, error)
+
+
+def _follows(before: BatchHeader, header: BatchHeader) -> bool:
+    """Whether this is the batch that its producer numbered next."""
+    numbered = before[11] + before[6] + 1
+    return before[9] == header[9] and before[10] == header[10] and header[11] == numbered & 0x7FFFFFFF
 
 
 def _checked_bytes(log: Log, records: Sequence[NewRecord]) -> int:

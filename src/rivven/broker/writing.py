@@ -88,12 +88,12 @@ class Writing:
         except RivvenError as error:
             answer(-1, error)
 
-    def append_parcel(self, log: Log, batches: bytearray, answer: Answer) -> None:
-        """Whole batches for a partition that `plain_log` gave, as `produce` takes them. Raises nothing."""
-        try:
-            self._publisher.append_parcel(log, batches, answer)
-        except RivvenError as error:
-            answer(-1, error)
+    def append_parcels(
+        self, log: Log, batches: bytearray | memoryview, ends: list[int], answers: list[Answer]
+    ) -> None:
+        """Whole batches for a partition that `plain_log` gave, as `produce` takes them: what several requests bring,
+        each up to one of the `ends`. Raises nothing."""
+        self._publisher.append_parcels(log, batches, ends, answers)
 
     def publish(self, session: Session, log: Log, records: Sequence[NewRecord], answer: Answer) -> None:
         """Records, in order, in the partition's batch of this turn; `answer` hears their first offset."""

@@ -5,6 +5,9 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from rivven.limits import OFFSET_DELTA_MAX
 
+cdef enum:
+    PREFIX_BYTES = 12
+
 cdef int64_t DELTA_MAX = OFFSET_DELTA_MAX
 
 
@@ -17,7 +20,7 @@ cdef inline void store32(uint8_t *at, uint32_t value) noexcept nogil:
 
 cdef class Tail:
     cdef public object file
-    cdef public int64_t base_offset, interval_bytes, unindexed_bytes
+    cdef public int64_t base_offset, interval_bytes, unindexed_bytes, reserved_bytes
     cdef public int64_t end_bytes, next_offset, max_timestamp_ms, first_append_ms
     cdef public bint dirty
 
@@ -31,9 +34,13 @@ cdef class Tail:
     cpdef reset(self):
         self.file = None
         self.unindexed_bytes = 0
+        self.reserved_bytes = 0
         self.end_bytes = 0
         self.next_offset = self.base_offset
         self.max_timestamp_ms = -1
+
+    def reserve(self, int64_t upto):
+        raise NotImplementedError
 
     def index(self, int64_t relative_offset, int64_t position):
         raise NotImplementedError
@@ -67,6 +74,37 @@ cdef class Tail:
         self._took(position, batch_bytes, self.next_offset, last_offset_delta, newest_ms)
         return position
 
+    def put_run(self, data, list headers, int32_t leader_epoch):
+        cdef Py_buffer view
+        cdef uint8_t *at
+        cdef int64_t left, length, position, begin
+        cdef int64_t offset = self.next_offset
+        cdef tuple header
+        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE | PyBUF_WRITABLE)
+        at = <uint8_t *>view.buf
+        left = view.len
+        for each in headers:
+            header = <tuple>each  # a named one
+            length = header[1]
+            if length < 4 or length + PREFIX_BYTES > left:
+                left = -1
+                break
+            store32(at, <uint32_t>(<uint64_t>offset >> 32))
+            store32(at + 4, <uint32_t>offset)
+            store32(at + 8, <uint32_t>length)
+            store32(at + 12, <uint32_t>leader_epoch)
+            at += length + PREFIX_BYTES
+            left -= length + PREFIX_BYTES
+            offset += <int64_t>header[6] + 1
+        PyBuffer_Release(&view)
+        assert left == 0, "nothing but the batches"
+        position = begin = self._write(data)
+        for each in headers:
+            header = <tuple>each
+            self._took(begin, <int64_t>header[1] + PREFIX_BYTES, self.next_offset, header[6], header[8])
+            begin = self.end_bytes
+        return position
+
     def write(self, batch):
         return self._write(batch)
 
@@ -81,7 +119,10 @@ cdef class Tail:
         self._took(position, batch_bytes, base_offset, last_offset_delta, newest_ms)
 
     cdef int64_t _write(self, batch) except -1:
+        cdef int64_t upto = self.end_bytes + len(batch)
         assert self.file is not None
+        if upto > self.reserved_bytes:
+            self.reserve(upto)
         try:
             self.file.write(batch, self.end_bytes)
         except OSError:

@@ -151,6 +151,41 @@ class Log:
             facts.note(BatchHeader._make((base, batch_length, leader_epoch, *header[3:])), batch)
         return _appended(Appended, (base, base + last_offset_delta + 1, position, segment.base_offset))
 
+    def append_run(
+        self, data: bytearray | memoryview, headers: list[BatchHeader], *, now_ms: int, leader_epoch: int = 0
+    ) -> Appended | None:
+        """Validated batches that stand end to end, in one write: all of them or none. None, and nothing is written,
+        if they are more than one segment holds."""
+        config = self.config
+        if len(data) > config.segment_bytes:
+            return None
+        records = 0
+        for header in headers:
+            if header[1] + PREFIX_BYTES > config.max_message_bytes:
+                raise BatchTooLarge(batch_bytes=header[1] + PREFIX_BYTES, bytes_max=config.max_message_bytes)
+            records += header[6] + 1
+        segment = self._segments[-1]
+        base = segment.next_offset
+        if not segment.takes(len(data), base + records - 1, now_ms, config.segment_bytes, config.segment_ms):
+            segment = self._roll_for(now_ms)
+        try:
+            position = segment.put_run(data, headers, leader_epoch)
+        except OSError as error:
+            raise self._refused(error, segment, len(data)) from error
+        self._note_run(data, headers, base, leader_epoch)
+        return _appended(Appended, (base, base + records, position, segment.base_offset))
+
+    def _note_run(
+        self, data: bytearray | memoryview, headers: list[BatchHeader], offset: int, leader_epoch: int
+    ) -> None:
+        facts, at = self.facts, 0
+        for header in headers:
+            if leader_epoch > facts.epochs.latest or header[9] >= 0:
+                placed = BatchHeader._make((offset, header[1], leader_epoch, *header[3:]))
+                facts.note(placed, memoryview(data)[at : at + placed.batch_bytes])
+            at += header[1] + PREFIX_BYTES
+            offset += header[6] + 1
+
     def append_placed(self, batch: bytes | bytearray | memoryview, header: BatchHeader, *, now_ms: int) -> Appended:
         """Write a batch that has its offsets already, as a follower or a replay does."""
         assert header.base_offset >= self.end, "offsets only grow"

@@ -381,6 +381,35 @@ class Store:
                 self._checkpoint_wanted = True  # the segment before it is complete, and wants its sync
         return done
 
+    def append_run(
+        self, log: Log, data: bytearray | memoryview, headers: list[BatchHeader], *, leader_epoch: int = 0
+    ) -> Appended | None:
+        """As `append`, for batches that stand end to end: one write, and all of them or none. None, and nothing is
+        written, if they are more than one segment holds."""
+        self._require_open()
+        if log.deleted:
+            raise UnknownTopic(partition=f"partition {log.partition}: its topic was deleted")
+        syncs = self._policy.writes != 0
+        if syncs:
+            self._journal.admit(len(data))
+        try:
+            done = log.append_run(data, headers, now_ms=self._clock.now_ms(), leader_epoch=leader_epoch)
+        except OSError as error:  # a full disk is no OSError any more at this point
+            self._end(error, log.active.path)
+        if done is None:
+            return None
+        if syncs:
+            whole, at, upto = memoryview(data), 0, done.base_offset
+            for header in headers:  # each is an entry of its own: a replay takes batches one by one
+                upto += header[6] + 1
+                self._journal.queue(log, Kind.APPEND, whole[at : at + header.batch_bytes], upto)
+                at += header.batch_bytes
+        else:
+            log.advance(done.next_offset)
+            if done.position == 0:
+                self._checkpoint_wanted = True  # the segment before it is complete, and wants its sync
+        return done
+
     def truncate(self, log: Log, offset: int) -> Offset:
         """Drop every batch that reaches `offset` or beyond. Waits until a crash can no longer undo it."""
         self._require_open()

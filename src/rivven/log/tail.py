@@ -7,14 +7,17 @@ Invariant: bytes [0, end_bytes) are accounted for; a write that the disk refuses
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from rivven.limits import OFFSET_DELTA_MAX
 from rivven.ports import Buffer, File
-from rivven.record import NATIVE
+from rivven.record import NATIVE, BatchHeader
 
 NO_TIMESTAMP = -1
+PREFIX_BYTES = 12
+"""What a batch's length does not count: its base offset and the length itself."""
 PLACE = struct.Struct(">qii")
 """How a batch begins: base offset, length, leader epoch. Written over it in one go."""
 
@@ -29,6 +32,7 @@ class PureTail:
         "interval_bytes",
         "max_timestamp_ms",
         "next_offset",
+        "reserved_bytes",
         "unindexed_bytes",
     )
 
@@ -44,9 +48,15 @@ class PureTail:
     def reset(self) -> None:
         self.file: File | None = None
         self.unindexed_bytes = 0
+        self.reserved_bytes = 0
+        """Up to here room has been found for the file, or it is too small to care."""
         self.end_bytes = 0
         self.next_offset = self.base_offset
         self.max_timestamp_ms = NO_TIMESTAMP
+
+    def reserve(self, upto: int) -> None:
+        """The next write will reach that far, and nothing is reserved for it; for whoever knows how files grow."""
+        raise NotImplementedError
 
     def index(self, relative_offset: int, position: int) -> None:
         """Note where a batch begins; for whoever keeps the indexes."""
@@ -66,9 +76,23 @@ class PureTail:
     def put(self, batch: bytearray | memoryview, last_offset_delta: int, newest_ms: int, leader_epoch: int) -> int:
         """Give a batch the next offset, in place, and write it; returns its position."""
         batch_bytes = len(batch)
-        PLACE.pack_into(batch, 0, self.next_offset, batch_bytes - 12, leader_epoch)
+        PLACE.pack_into(batch, 0, self.next_offset, batch_bytes - PREFIX_BYTES, leader_epoch)
         position = self.write(batch)
         self.took(position, batch_bytes, self.next_offset, last_offset_delta, newest_ms)
+        return position
+
+    def put_run(self, data: bytearray | memoryview, headers: Sequence[BatchHeader], leader_epoch: int) -> int:
+        """Give batches that stand end to end the next offsets, in place, and write them as one; their position."""
+        at, offset = 0, self.next_offset
+        for header in headers:
+            PLACE.pack_into(data, at, offset, header[1], leader_epoch)
+            at += header[1] + PREFIX_BYTES
+            offset += header[6] + 1
+        assert at == len(data), "nothing but the batches"
+        position = begin = self.write(data)
+        for header in headers:
+            self.took(begin, header[1] + PREFIX_BYTES, self.next_offset, header[6], header[8])
+            begin = self.end_bytes
         return position
 
     def write(self, batch: Buffer) -> int:
@@ -78,6 +102,8 @@ class PureTail:
         """
         assert self.file is not None
         position = self.end_bytes
+        if position + len(batch) > self.reserved_bytes:
+            self.reserve(position + len(batch))
         try:
             self.file.write(batch, position)
         except OSError:

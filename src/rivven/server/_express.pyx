@@ -1,20 +1,21 @@
 """The way of most of what is published, in one piece: from the receive buffer to the log, and back as a reply.
 
 A request that says `Publish` in postcard, names its partition and wants nothing unusual is put into the batch of its
-partition where it lies, without an object for it. A parcel, which is a request with whole batches for one partition, is
-appended at once. All others, and whatever is odd about a request, are left to the ordinary way, which knows every case
+partition where it lies, without an object for it. Parcels, which are requests with whole batches for one partition, are
+laid end to end, and at the end of the turn each partition gets its own in one piece. All others, and whatever is odd about a request, are left to the ordinary way, which knows every case
 and every refusal. Both ways must end alike, and tests hold them against each other. There is no twin in Python: without
 this the ordinary way takes everything.
 
 `Express` knows nothing about logs. `find` says which partition takes plain records, `append` appends the batch of a
-turn and `deliver` a parcel; both later call what they were given with the first offset or an error, as `Publisher` does.
+turn and `deliver` its parcels; both later call what they were given with the first offset or an error, as `Publisher`
+does.
 Invariant: what was taken is answered once, in order on its line, unless the line is lost.
 """
 
-from cpython.bytearray cimport PyByteArray_FromStringAndSize
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memcmp
+from libc.string cimport memcmp, memcpy
 
 from rivven.server._lines cimport SHORT_BYTES_MAX, Line, Taker
 from rivven.server._parcels cimport (
@@ -41,7 +42,8 @@ cdef enum:
     OVERHEAD_BYTES = 40  # as `broker.publish` counts a record
     BATCH_HEADER_BYTES = 61
     PUBLISH_BYTES_MAX = 4000
-    PARCEL_BYTES_MAX = 128 * 1024
+    PARCEL_BYTES_MAX = 2 * 1024 * 1024
+    RUN_BYTES_MAX = 256 * 1024  # of parcels in one write: beyond that it is no cheaper
     TARGETS_MAX = 100_000
     TOPIC_BYTES_MAX = 255
 
@@ -49,15 +51,59 @@ cdef enum:
 assert LENGTH_BYTES + HEAD_BYTES + 1 + 10 + 5 <= SHORT_BYTES_MAX, "a reply fits into its slot"
 
 
-cdef class Target:
-    """A partition, and what was published to it in this turn."""
+cdef class Lot:
+    """A partition, and what came for it in this turn: single records, or parcels."""
 
     cdef object log, builder
+    cdef int64_t bytes_max, records_max, size_bytes
+    cdef Waiters waiters
+    cdef Run run
+
+
+cdef class Target:
+    """What clients call a partition: by the name of its topic or by its id. Both have one lot, and so one order."""
+
     cdef bytes topic
     cdef bint by_id
-    cdef int64_t bytes_max, records_max, size_bytes
     cdef uint32_t partition
-    cdef Waiters waiters
+    cdef Lot lot
+
+
+cdef class Run:
+    """Parcels for one partition, end to end, and who wants to hear what became of each."""
+
+    cdef object data
+    cdef Py_ssize_t used
+    cdef bint closed
+    cdef list ends
+    cdef list carriers
+
+    def __cinit__(self):
+        self.ends = []
+        self.carriers = []
+
+    cdef int adopt(self, const Parcel *parcel, Carrier carrier, bytearray owner) except -1:
+        """A parcel that is long, and alone where it lies: it can stay there."""
+        cdef Py_ssize_t begin = <const char *>parcel.batch - PyByteArray_AS_STRING(owner)
+        self.closed = True
+        self.data = memoryview(owner)[begin : begin + parcel.batch_bytes]
+        self.used = parcel.batch_bytes
+        self.ends.append(self.used)
+        self.carriers.append(carrier)
+        return 0
+
+    cdef int add(self, const Parcel *parcel, Carrier carrier, Py_ssize_t expected) except -1:
+        """`expected` is how many bytes may come in all; a hint, so that they need not be moved."""
+        cdef Py_ssize_t needed = self.used + parcel.batch_bytes
+        if self.data is None:
+            self.data = PyByteArray_FromStringAndSize(NULL, max(needed, min(expected, <Py_ssize_t>RUN_BYTES_MAX)))
+        elif needed > len(self.data):
+            PyByteArray_Resize(self.data, max(needed, min(2 * needed, <Py_ssize_t>RUN_BYTES_MAX)))
+        memcpy(PyByteArray_AS_STRING(self.data) + self.used, parcel.batch, parcel.batch_bytes)
+        self.used = needed
+        self.ends.append(needed)
+        self.carriers.append(carrier)
+        return 0
 
 
 cdef class Waiters:
@@ -138,12 +184,16 @@ cdef class Carrier:
     cdef uint32_t correlation_id
     cdef int version
     cdef int64_t begun_us, request_bytes, start
+    cdef bint told
 
     def __call__(self, first, error):
         cdef Express express = self.express
         cdef Target target = self.target
         cdef bytes frame
         cdef int64_t correlation_id
+        if self.told:
+            return
+        self.told = True
         express.inflight_bytes -= self.request_bytes
         if error is None:
             frame = written(self.version, self.correlation_id, target.topic, target.partition, first, self.start)
@@ -163,7 +213,7 @@ cdef class Carrier:
 
 cdef class Express(Taker):
     cdef object find, append, deliver, refuse, return_parcel, observe, failed, now_ms
-    cdef dict targets, delivered
+    cdef dict targets, lots, delivered
     cdef list begun
     cdef int64_t stamp_ms
     cdef Target latest
@@ -185,15 +235,18 @@ cdef class Express(Taker):
         self.frame_bytes_max = frame_bytes_max
         self.produce_newest = produce_newest
         self.targets = {}
+        self.lots = {}
         self.delivered = {}
         self.begun = []
 
     def forget(self):
         """Topics have changed: ask again for every partition."""
+        self.finish()
         self.targets.clear()
+        self.lots.clear()
         self.latest = None
 
-    cdef Py_ssize_t take(self, Line line, const uint8_t *data, Py_ssize_t length) except -1:
+    cdef Py_ssize_t take(self, Line line, const uint8_t *data, Py_ssize_t length, bytearray owner) except -1:
         cdef Py_ssize_t taken = 0
         cdef uint32_t frame_bytes
         cdef const uint8_t *at
@@ -210,45 +263,57 @@ cdef class Express(Taker):
             at = data + taken + LENGTH_BYTES
             if line.kafka:
                 bulky = read_kafka(at, at + frame_bytes, self.produce_newest, &parcel)
-                took = bulky and self.take_parcel(line, &parcel, frame_bytes)
+                took = bulky and self.take_parcel(line, &parcel, frame_bytes, length - taken, owner)
             elif at[0] == POSTCARD and at[HEAD_BYTES] == PUBLISH:
                 took = self.take_publish(line, at, frame_bytes)
             else:
                 bulky = read_native(at, at + frame_bytes, &parcel)
-                took = bulky and self.take_parcel(line, &parcel, frame_bytes)
+                took = bulky and self.take_parcel(line, &parcel, frame_bytes, length - taken, owner)
             if not took:
                 break
             taken += LENGTH_BYTES + frame_bytes
         line.bulky = bulky or not taken
         return taken
 
-    cdef bint begins(self, Line line, const uint8_t *data, Py_ssize_t length) noexcept:
-        cdef uint32_t frame_bytes
+    cdef Py_ssize_t begins(self, Line line, const uint8_t *data, Py_ssize_t length) noexcept:
+        cdef Py_ssize_t frame_bytes
+        cdef bint may_be
         if length < LENGTH_BYTES:
-            return True
+            return LENGTH_BYTES
         frame_bytes = load32(data)
         if frame_bytes > min(<uint32_t>PARCEL_BYTES_MAX, self.frame_bytes_max) or frame_bytes <= length - LENGTH_BYTES:
-            return False  # too long to wait for it here, or whole and still not taken
+            return 0  # too long to wait for it here, or whole and still not taken
         data += LENGTH_BYTES
         length -= LENGTH_BYTES
         if line.kafka:
-            return length < 2 or data[0] == 0 and data[1] == 0
-        if length and data[0] != POSTCARD:
-            return False
-        if length <= HEAD_BYTES:
-            return True
-        return data[HEAD_BYTES] == PRODUCE_BATCHES or data[HEAD_BYTES] == PUBLISH and frame_bytes <= PUBLISH_BYTES_MAX
+            may_be = length < 2 or data[0] == 0 and data[1] == 0
+        elif length and data[0] != POSTCARD:
+            may_be = False
+        elif length <= HEAD_BYTES:
+            may_be = True
+        else:
+            may_be = data[HEAD_BYTES] == PRODUCE_BATCHES or (
+                data[HEAD_BYTES] == PUBLISH and frame_bytes <= PUBLISH_BYTES_MAX
+            )
+        return LENGTH_BYTES + frame_bytes if may_be else 0
 
     # Parcels
 
-    cdef bint take_parcel(self, Line line, const Parcel *parcel, uint32_t frame_bytes) except -1:
+    cdef bint take_parcel(
+        self, Line line, const Parcel *parcel, uint32_t frame_bytes, Py_ssize_t left, bytearray owner
+    ) except -1:
         cdef Target target = self.target(parcel.topic, parcel.topic_bytes, parcel.partition, parcel.by_id)
+        cdef Lot lot
         cdef Carrier carrier
         if target is None or not may_ask(line):
             return False
-        if target.waiters is not None:  # what was published before keeps the lower offsets
-            self.begun.remove(target)
-            self.pass_on(target)
+        lot = target.lot
+        if lot.waiters is not None or (
+            lot.run is not None
+            and (lot.run.closed or lot.run.used + <Py_ssize_t>parcel.batch_bytes > RUN_BYTES_MAX)
+        ):
+            self.begun.remove(lot)
+            self.pass_on(lot)  # what came before keeps the lower offsets
         carrier = Carrier.__new__(Carrier)
         carrier.express = self
         carrier.line = line
@@ -258,14 +323,30 @@ cdef class Express(Taker):
         carrier.version = parcel.version
         carrier.begun_us = line.lines.turn_us
         carrier.request_bytes = frame_bytes
-        carrier.start = target.log.start
+        carrier.start = lot.log.start
         self.inflight_bytes += frame_bytes
-        batch = PyByteArray_FromStringAndSize(<const char *>parcel.batch, parcel.batch_bytes)
-        try:
-            self.deliver(target.log, batch, carrier)
-        except OSError as error:  # as for any other request: this one fails, the node goes on
-            carrier(-1, error)
+        if lot.run is None:
+            lot.run = Run()
+            self.begun.append(lot)
+        if owner is not None and lot.run.used == 0:
+            lot.run.adopt(parcel, carrier, owner)
+        else:
+            lot.run.add(parcel, carrier, left)
         return True
+
+    cdef int hand_over(self, Lot lot) except -1:
+        """Pass on the parcels that were taken."""
+        cdef Run run = lot.run
+        cdef Carrier carrier
+        lot.run = None
+        if isinstance(run.data, bytearray):
+            PyByteArray_Resize(run.data, run.used)
+        try:
+            self.deliver(lot.log, run.data, run.ends, run.carriers)
+        except OSError as error:  # as for any other request: these fail, the node goes on
+            for carrier in run.carriers:
+                carrier(-1, error)
+        return 0
 
     def parcels(self):
         """How many were answered since the last time, by version and when they came; None if there were none."""
@@ -285,6 +366,7 @@ cdef class Express(Taker):
         cdef const uint8_t *key = NULL
         cdef int64_t size_bytes
         cdef Target target
+        cdef Lot lot
         if frame_bytes < HEAD_BYTES + 6:
             return False
         topic = varint(frame + HEAD_BYTES + 1, end, &topic_bytes)
@@ -305,17 +387,18 @@ cdef class Express(Taker):
             return False  # a value that ends elsewhere, or an epoch
         target = self.target(topic, topic_bytes, partition, False)
         size_bytes = <int64_t>value_bytes + key_bytes + OVERHEAD_BYTES
-        if target is None or size_bytes > target.bytes_max - BATCH_HEADER_BYTES or not may_ask(line):
+        if target is None or size_bytes > target.lot.bytes_max - BATCH_HEADER_BYTES or not may_ask(line):
             return False
-        self.make_room(target, size_bytes)
-        target.builder.put(
+        lot = target.lot
+        self.make_room(lot, partition, size_bytes)
+        lot.builder.put(
             self.stamp_ms,
             None if key == NULL else PyBytes_FromStringAndSize(<const char *>key, key_bytes),
             PyBytes_FromStringAndSize(<const char *>at, value_bytes),
             (),
             0,
         )
-        target.waiters.add(line, load32(frame + 1), line.lines.turn_us, frame_bytes)
+        lot.waiters.add(line, load32(frame + 1), line.lines.turn_us, frame_bytes)
         self.inflight_bytes += frame_bytes
         return True
 
@@ -348,27 +431,31 @@ cdef class Express(Taker):
 
     cdef Target found(self, bytes topic, uint32_t partition, bint by_id):
         cdef Target target
+        cdef Lot lot
         plain = self.find(topic, partition, by_id)
         if plain is None:
             return None
+        lot = self.lots.get(plain[0])
+        if lot is None:
+            lot = self.lots[plain[0]] = Lot.__new__(Lot)
+            lot.log, lot.bytes_max, lot.records_max = plain
+            lot.builder = BatchBuilder()
         target = Target.__new__(Target)
-        target.log, target.bytes_max, target.records_max = plain
-        target.topic, target.partition, target.by_id = topic, partition, by_id
-        target.builder = BatchBuilder()
+        target.topic, target.partition, target.by_id, target.lot = topic, partition, by_id, lot
         return target
 
-    cdef int make_room(self, Target target, int64_t size_bytes) except -1:
+    cdef int make_room(self, Lot lot, uint32_t partition, int64_t size_bytes) except -1:
         """A record of this size is about to be put: what it does not fit beside is passed on first."""
-        if target.waiters is not None and (
-            target.size_bytes + size_bytes > target.bytes_max - BATCH_HEADER_BYTES
-            or len(target.waiters.lines) >= target.records_max
+        if lot.run is not None or lot.waiters is not None and (
+            lot.size_bytes + size_bytes > lot.bytes_max - BATCH_HEADER_BYTES
+            or len(lot.waiters.lines) >= lot.records_max
         ):
-            self.begun.remove(target)
-            self.pass_on(target)
-        if target.waiters is None:
-            target.waiters = Waiters(self, target.partition)
-            self.begun.append(target)
-        target.size_bytes += size_bytes
+            self.begun.remove(lot)
+            self.pass_on(lot)
+        if lot.waiters is None:
+            lot.waiters = Waiters(self, partition)
+            self.begun.append(lot)
+        lot.size_bytes += size_bytes
         return 0
 
     def finish(self):
@@ -376,8 +463,10 @@ cdef class Express(Taker):
         while self.begun:
             self.pass_on(self.begun.pop())
 
-    cdef int pass_on(self, Target target) except -1:
-        cdef Waiters waiters = target.waiters
-        target.waiters, target.size_bytes = None, 0
-        self.append(target.log, complete(target.builder.take()), waiters, len(waiters.lines))
+    cdef int pass_on(self, Lot lot) except -1:
+        cdef Waiters waiters = lot.waiters
+        if lot.run is not None:
+            return self.hand_over(lot)
+        lot.waiters, lot.size_bytes = None, 0
+        self.append(lot.log, complete(lot.builder.take()), waiters, len(waiters.lines))
         return 0

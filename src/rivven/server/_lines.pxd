@@ -9,8 +9,8 @@ cdef struct Slot:
 
 
 cdef class Taker:
-    cdef Py_ssize_t take(self, Line line, const uint8_t *data, Py_ssize_t length) except -1
-    cdef bint begins(self, Line line, const uint8_t *data, Py_ssize_t length) noexcept
+    cdef Py_ssize_t take(self, Line line, const uint8_t *data, Py_ssize_t length, bytearray owner) except -1
+    cdef Py_ssize_t begins(self, Line line, const uint8_t *data, Py_ssize_t length) noexcept
 
 
 cdef class Allowance:
@@ -47,7 +47,7 @@ cdef class Line:
     cdef Slot *slots
     cdef uint64_t slots_room, first
     cdef dict long_replies
-    cdef uint8_t *rest
+    cdef bytearray rest
     cdef Py_ssize_t rest_bytes
     cdef uint8_t *out
     cdef Py_ssize_t out_bytes, out_room
@@ -61,8 +61,9 @@ cdef class Line:
 
     cdef int readable(self) except -1
     cdef int receive_express(self) except -1
-    cdef int keep(self, const uint8_t *data, Py_ssize_t length) except -1
-    cdef void let_go(self) noexcept
+    cdef int receive_rest(self) except -1
+    cdef int keep(self, const uint8_t *data, Py_ssize_t length, Py_ssize_t room) except -1
+    cdef int let_go(self) except -1
     cdef int hand_on(self) except -1
     cdef int ended(self, ssize_t count, int code) except -1
     cdef int writable(self) except -1

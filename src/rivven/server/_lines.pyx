@@ -16,6 +16,7 @@ from collections import deque
 from os import strerror
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_GET_SIZE
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from libc.errno cimport EAGAIN, EINTR, errno
@@ -68,6 +69,7 @@ cdef enum:
     OWED_MAX = 1000
     SLOTS_KEPT_MAX = 64
     TAKEN_BYTES_MAX = 32768
+    ROOMY_BYTES_MIN = 128 * 1024  # what is longer is received where it stays
     KEPT_BYTES_MAX = 64 * 1024 * 1024
 
 
@@ -89,13 +91,15 @@ cdef inline bint passes(int code) noexcept nogil:
 cdef class Taker:
     """Takes what it can of bytes that have arrived, as far as it understands them."""
 
-    cdef Py_ssize_t take(self, Line line, const uint8_t *data, Py_ssize_t length) except -1:
-        """How many bytes it took, from the begin; whole requests only."""
+    cdef Py_ssize_t take(self, Line line, const uint8_t *data, Py_ssize_t length, bytearray owner) except -1:
+        """How many bytes it took, from the begin; whole requests only. They lie in `owner`, which is its to keep, or
+        in a buffer that is everybody's if there is none."""
         return 0
 
-    cdef bint begins(self, Line line, const uint8_t *data, Py_ssize_t length) noexcept:
-        """Whether these bytes, which it did not take, may be the begin of what it would take whole."""
-        return False
+    cdef Py_ssize_t begins(self, Line line, const uint8_t *data, Py_ssize_t length) noexcept:
+        """How long a request would be that it would take whole, and of which these bytes, which it did not take, may
+        be the begin; 0 if they are not."""
+        return 0
 
 
 cdef class Allowance:
@@ -252,7 +256,6 @@ cdef class Line:
     def __dealloc__(self):
         PyMem_Free(self.out)
         PyMem_Free(self.slots)
-        PyMem_Free(self.rest)
 
     # In
 
@@ -265,7 +268,7 @@ cdef class Line:
                 self.held = True
                 return self.lines.watch(self, self.watched & ~<uint32_t>EPOLLIN)
             return self.receive_express()
-        if self.rest_bytes:
+        if self.rest is not None:
             self.hand_on()
         room = self.protocol.get_buffer(-1)
         PyObject_GetBuffer(room, &view, PyBUF_SIMPLE | PyBUF_WRITABLE)
@@ -286,8 +289,10 @@ cdef class Line:
         cdef Py_ssize_t left = self.rest_bytes, taken, room
         cdef ssize_t count
         cdef int code
+        if self.rest is not None and left < PyByteArray_GET_SIZE(self.rest):
+            return self.receive_rest()
         if left:
-            memcpy(at, self.rest, left)
+            memcpy(at, PyByteArray_AS_STRING(self.rest), left)
         # Small requests are many in few bytes, and others want their turn; of large ones as many as there is room for
         room = lines.shared_bytes if self.bulky or left else min(TAKEN_BYTES_MAX, lines.shared_bytes)
         count = recv(self.fd, at + left, room - left, MSG_DONTWAIT)
@@ -295,50 +300,69 @@ cdef class Line:
         lines.receives += 1
         if count <= 0:
             return self.ended(count, code)
-        if self.rest != NULL:
+        if self.rest is not None:
             self.let_go()
         left += count
-        taken = lines.taker.take(self, at, left)
+        taken = lines.taker.take(self, at, left, None)
         if taken:
             self.seen_us = lines.turn_us  # what trickles in does not count as a sign of life
             left -= taken
             memmove(at, at + taken, left)
         if left:
-            if lines.kept_bytes + left <= KEPT_BYTES_MAX and lines.taker.begins(self, at, left):
-                return self.keep(at, left)
+            room = lines.taker.begins(self, at, left)
+            if room < ROOMY_BYTES_MIN:
+                room = min(room, left)  # others may come with the rest of it
+            if room and lines.kept_bytes + room <= KEPT_BYTES_MAX:
+                return self.keep(at, left, room)
             self.protocol.buffer_updated(left)
         return 0
 
-    cdef int keep(self, const uint8_t *data, Py_ssize_t length) except -1:
-        self.rest = <uint8_t *>PyMem_Malloc(length)
-        if self.rest == NULL:
-            raise MemoryError
+    cdef int receive_rest(self) except -1:
+        """Receive more of a long request where the begin of it is kept, and nothing beyond its end."""
+        cdef bytearray whole = self.rest
+        cdef uint8_t *at = <uint8_t *>PyByteArray_AS_STRING(whole)
+        cdef Py_ssize_t room = PyByteArray_GET_SIZE(whole)
+        cdef ssize_t count = recv(self.fd, at + self.rest_bytes, room - self.rest_bytes, MSG_DONTWAIT)
+        cdef int code = errno
+        self.lines.receives += 1
+        if count <= 0:
+            return self.ended(count, code)
+        self.rest_bytes += count
+        if self.rest_bytes < room:
+            return 0
+        if self.lines.taker.take(self, at, room, whole):
+            self.seen_us = self.lines.turn_us
+            return self.let_go()
+        return self.hand_on()
+
+    cdef int keep(self, const uint8_t *data, Py_ssize_t length, Py_ssize_t room) except -1:
+        self.rest = PyByteArray_FromStringAndSize(NULL, room)
         self.rest_bytes = length
-        self.lines.kept_bytes += length
-        memcpy(self.rest, data, length)
+        self.lines.kept_bytes += room
+        memcpy(PyByteArray_AS_STRING(self.rest), data, length)
         return 0
 
-    cdef void let_go(self) noexcept:
+    cdef int let_go(self) except -1:
         """What was kept is used, or nobody will."""
-        self.lines.kept_bytes -= self.rest_bytes
-        PyMem_Free(self.rest)
-        self.rest, self.rest_bytes = NULL, 0
+        self.lines.kept_bytes -= PyByteArray_GET_SIZE(self.rest)
+        self.rest, self.rest_bytes = None, 0
+        return 0
 
     cdef int hand_on(self) except -1:
         """The express is closed: what was kept for it is the protocol's."""
         cdef Py_buffer view
         cdef Py_ssize_t done = 0, count
         cdef Py_ssize_t length = self.rest_bytes
+        cdef bytearray rest = self.rest
+        self.let_go()
         while done < length and self.fd >= 0:
             room = self.protocol.get_buffer(-1)
             PyObject_GetBuffer(room, &view, PyBUF_SIMPLE | PyBUF_WRITABLE)
             count = min(view.len, length - done)
-            memcpy(view.buf, self.rest + done, count)
+            memcpy(view.buf, PyByteArray_AS_STRING(rest) + done, count)
             PyBuffer_Release(&view)
             done += count
             self.protocol.buffer_updated(count)
-        if self.rest != NULL:
-            self.let_go()
         return 0
 
     cdef int ended(self, ssize_t count, int code) except -1:
@@ -600,7 +624,7 @@ cdef class Line:
         self.closing, self.reading, self.express = True, False, False
         self.out_bytes = self.backlog_bytes = 0
         self.backlog.clear()
-        if self.rest != NULL:
+        if self.rest is not None:
             self.let_go()
         self.sock.close()
         self.lines.loop.call_soon(self.protocol.connection_lost, error)

@@ -52,7 +52,7 @@ class Front:
         self._stats = node.broker.stats
         self._lines = Lines(node.loop, node.shared_buffer)
         self.now_ms = node.broker.clock.now_ms
-        self.deliver = node.broker.writing.append_parcel
+        self.deliver = node.broker.writing.append_parcels
         self._express = Express(
             self, frame_bytes_max=node.settings.max_request_size, produce_newest=SERVED[PRODUCE].newest
         )

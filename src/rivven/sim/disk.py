@@ -304,6 +304,11 @@ class SimFile(_Handle):
         assert position >= 0
         return self._disk.put(self.inode, data, position, self._path)
 
+    def reserve(self, length_bytes: int, position: int) -> None:
+        self._check()
+        assert length_bytes > 0
+        assert position >= 0
+
     def sync(self) -> None:
         self._check()
         self._disk.syncs += 1

@@ -63,10 +63,12 @@ def plain_event(rng: Random, world: StoreWorld) -> Event:
     topic = rng.choice(["plain", "keyed", "other"])
     number = rng.randint(0, 1)
     keys = [rng.randint(1, KEYS) * (-1 if rng.random() < 0.15 else 1) for _ in range(rng.randint(1, 5))]
+    run = [[rng.randint(1, KEYS) for _ in range(rng.randint(1, 3))] for _ in range(rng.randint(2, 6))]
     value_bytes = rng.choice([0, 20, 20, 200, 900])
     back = rng.choice([1, 3, 10, 100])
     events: list[tuple[int, Event]] = [
         (40, (f"append {keys} to {topic}/{number}", partial(world.append, topic, number, keys, value_bytes))),
+        (12, (f"append in one {run} to {topic}/{number}", partial(world.append_run, topic, number, run, 20))),
         (25, ("pump", world.pump)),
         (12, ("flush", world.flush)),
         (10, ("chores", world.chores)),

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from random import Random
 
 from rivven.errors import DiskFull, Overloaded, SyncFailed
-from rivven.log import CommitLimits, Log, Store, StoreConfig, SyncPolicy, Topic
-from rivven.record import decode, encode, validate, walk
+from rivven.log import Appended, CommitLimits, Log, Store, StoreConfig, SyncPolicy, Topic
+from rivven.record import decode, encode, walk
 
 from .clock import SimClock, SimEntropy
 from .disk import Halted, SimDisk
@@ -107,26 +107,42 @@ class StoreWorld:
 
     def append(self, name: str, partition: int, keys: list[int], value_bytes: int = 20) -> None:
         """A batch of records with these keys; a negative key is a tombstone for its absolute value."""
+        self.append_run(name, partition, [keys], value_bytes)
+
+    def append_run(self, name: str, partition: int, batches: list[list[int]], value_bytes: int = 20) -> None:
+        """Batches of records with these keys, in one write."""
         if name not in self.topics:
             return
         log, expected = self.store.log(name, partition), self.expected[name, partition]
+        data = bytearray()
         values: list[Value] = []
-        for key in keys:
-            self._sent_count += 1
-            value = b"%d:" % self._sent_count + b"x" * value_bytes
-            values.append((b"key-%d" % abs(key), None if key < 0 else value))
-        batch = encode([(self.clock.now_ms() + i, key, value, ()) for i, (key, value) in enumerate(values)])
+        bases: list[int] = []
+        for keys in batches:
+            bases.append(log.end + len(values))
+            new = [self._value(key, value_bytes) for key in keys]
+            data += encode([(self.clock.now_ms() + i, key, value, ()) for i, (key, value) in enumerate(new)])
+            values += new
         base = log.end
         # Noted before it is asked for: a process that dies in the middle may have done any part of it.
         for place, value_pair in enumerate(values):
             expected.maybe.setdefault(base + place, set()).add(value_pair)
         with suppress(DiskFull, Overloaded):
-            done = self.store.append(log, batch, validate(batch))
-            assert done.base_offset == base, "offsets are dense"
-            expected.bases.add(base)
-            for place, value_pair in enumerate(values):
-                expected.sent[base + place] = value_pair
+            headers = [header for _, header in walk(data)]
+            if len(headers) == 1:
+                done: Appended | None = self.store.append(log, data, headers[0])
+            else:
+                done = self.store.append_run(log, data, headers)
+            if done is not None:  # else it is too much for a segment, and nothing was written
+                assert (done.base_offset, done.next_offset) == (base, base + len(values)), "offsets are dense"
+                expected.bases.update(bases)
+                for place, value_pair in enumerate(values):
+                    expected.sent[base + place] = value_pair
         self._note_acks()
+
+    def _value(self, key: int, value_bytes: int) -> Value:
+        self._sent_count += 1
+        value = b"%d:" % self._sent_count + b"x" * value_bytes
+        return b"key-%d" % abs(key), None if key < 0 else value
 
     def pump(self) -> None:
         self.store.pump()
