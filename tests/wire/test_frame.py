@@ -179,3 +179,38 @@ def test_any_body_is_a_call_or_malformed(body):
     except Malformed as error:
         answer = decode_response(b"".join(refuse(error))[4:]).response
     assert isinstance(answer, requests.Request) or answer.message.startswith("INVALID_REQUEST: ")
+
+
+def test_large_buffers_are_used_again_once_nobody_looks_into_them():
+    size = 3 * TRUSTED_BYTES
+    splitter = Splitter(trusted_bytes=2 * size, spare_bytes_max=4 * size)
+    stream = [frames([bytes([number]) * (size - number)]) for number in range(6)]
+    (first,) = receive(splitter, stream[0])
+    (second,) = receive(splitter, stream[1])
+    assert bytes(first) == bytes(size)
+    assert first.obj is not second.obj, "the first is still looked at"
+    owner = first.obj
+    assert isinstance(owner, bytearray)
+    first.release()
+    (third,) = receive(splitter, stream[2])
+    assert third.obj is owner
+    assert (len(third), bytes(third)) == (size - 2, bytes([2]) * (size - 2)), "and nothing of what was there before"
+    assert bytes(second) == bytes([1]) * (size - 1)
+
+
+def test_no_more_is_kept_than_was_allowed():
+    size = 2 * TRUSTED_BYTES
+    splitter = Splitter(trusted_bytes=size, spare_bytes_max=2 * size)
+    held = [receive(splitter, frames([bytes([number]) * size]))[0] for number in range(5)]
+    assert [bytes(body[:1]) for body in held] == [bytes([number]) for number in range(5)]
+    owners = {id(body.obj) for body in held}
+    for body in held:
+        body.release()
+    seen = {id(receive(splitter, frames([bytes(size)]))[0].obj) for _ in range(5)}
+    assert len(seen & owners) <= 2
+
+
+def test_a_length_that_is_not_trusted_reserves_little_with_spares_too():
+    splitter = Splitter(frame_bytes_max=2**31, trusted_bytes=TRUSTED_BYTES, spare_bytes_max=8 * TRUSTED_BYTES)
+    assert splitter.feed((2**31).to_bytes(4, "big") + bytes(100)) == []
+    assert len(splitter.buffer()) <= TRUSTED_BYTES

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from rivven.errors import Malformed, RivvenError
+from rivven.limits import KIB, MIB
 from rivven.wire import ANSWER_BYTES_MAX, Piece, Request, Response, Splitter, decode_response, encode_request
 from rivven.wire import responses as tell
 
@@ -19,7 +20,11 @@ from .failures import ConnectionException, SerializationException
 Done = Callable[[Response | RivvenError], None]
 """Called once: with the answer, which may be an `Error`, or with what kept it from coming."""
 
-RECEIVE_BYTES = 256 * 1024
+RECEIVE_BYTES = 256 * KIB
+TRUSTED_BYTES = 8 * MIB
+"""A server that we asked ourselves may say how long its answer is."""
+SPARE_BYTES_MAX = 16 * MIB
+"""For a consumer that reads 4 MiB at a time: one in use, one in reserve, one that is on its way."""
 
 
 class _Owed(NamedTuple):
@@ -31,7 +36,12 @@ class _Owed(NamedTuple):
 
 class Link:
     def __init__(self) -> None:
-        self._splitter = Splitter(frame_bytes_max=ANSWER_BYTES_MAX, receive_bytes=RECEIVE_BYTES)
+        self._splitter = Splitter(
+            frame_bytes_max=ANSWER_BYTES_MAX,
+            receive_bytes=RECEIVE_BYTES,
+            trusted_bytes=TRUSTED_BYTES,
+            spare_bytes_max=SPARE_BYTES_MAX,
+        )
         self._owed: deque[_Owed] = deque()
         self._next_id = 1
         self.buffer = self._splitter.buffer

@@ -89,9 +89,11 @@ cdef class Growing:
     cdef object made
     cdef uint8_t *at
     cdef Py_ssize_t room
+    cdef Py_ssize_t expected  # how many bytes there will be in all, if that is known: growing means copying
 
     def __cinit__(self, allocate=None):
         self.allocate = allocate
+        self.expected = 0
         self.made = bytearray() if allocate is None else b""
         self.room = 0
         self.at = NULL
@@ -101,7 +103,7 @@ cdef class Growing:
         cdef Py_ssize_t before = self.room
         if total <= before:
             return 0
-        self.room = total if before == 0 else max(total, before + before // 2)
+        self.room = max(total, self.expected) if before == 0 else max(total, before + before // 2)
         if self.allocate is None:
             PyByteArray_Resize(self.made, self.room)
             self.at = <uint8_t *>PyByteArray_AS_STRING(self.made)
@@ -337,6 +339,7 @@ def gather(buffer, Py_ssize_t position, Py_ssize_t end, selection, unpack):
     cdef Gatherer gatherer = Gatherer(selection, resizable())
     cdef Py_ssize_t start, stop, batch_bytes
     end = min(end, len(buffer))
+    gatherer.values.data.expected = max(0, end - position) + COPY_STEP
     while end - position >= HEADER_BYTES:
         header = parse_header(buffer, position)
         batch_bytes = header.batch_bytes

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import os
 import threading
 from collections.abc import Callable
 from time import monotonic, sleep
 from typing import TypeVar
+
+from pyspark import TaskContext
 
 from rivven.client import Closed, Options, blocking
 from rivven.errors import RivvenError
@@ -32,6 +35,19 @@ def _forget() -> None:
 
 
 os.register_at_fork(after_in_child=_forget)
+
+
+_settled_pid = 0
+
+
+def settle() -> None:
+    """Spark's worker collects garbage after every task, and looks each time at all that was ever imported, for a tenth
+    of a second. In a worker, once is enough: what is there now is there to stay."""
+    global _settled_pid
+    if _settled_pid != os.getpid() and TaskContext.get() is not None:
+        _settled_pid = os.getpid()
+        gc.collect()
+        gc.freeze()
 
 
 def client_of(access: Access) -> blocking.RivvenClient:

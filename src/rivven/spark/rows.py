@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 from rivven.model import TopicPartition
 from rivven.record import to_arrow
 
-from .clients import client_of, patiently
+from .clients import client_of, patiently, settle
 from .fetching import Fetcher, Piece, stamped_by_broker
 from .filters import AFTER_ALL, BEFORE_ALL, EVERYTHING, Range
 from .offsets import Stretch
@@ -29,6 +29,7 @@ def rows_of(
     stretch: Stretch, reading: Reading, schema: StructType, times_ms: Range = EVERYTHING
 ) -> Iterator[pa.RecordBatch]:
     """The records of a stretch, without those outside the times."""
+    settle()
     shape = Shape(schema, times_ms)
     for piece in pieces_of(stretch, reading):
         yield from shape.batches(piece, stretch)

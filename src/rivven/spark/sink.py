@@ -24,7 +24,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from rivven.client import ConfigException, ServerException, blocking
 from rivven.errors import RivvenError
 
-from .clients import client_of, patiently
+from .clients import client_of, patiently, settle
 from .options import Writing
 
 if TYPE_CHECKING:
@@ -117,6 +117,7 @@ def write_rows(
     writing: Writing, owner: Registration | str, sequence: int, tables: Iterator[pa.RecordBatch]
 ) -> Written:
     """Write what comes, if anything does, for an owner that is registered, or for one whose name is joined here."""
+    settle()
     first = next((table for table in tables if table.num_rows), None)
     if first is None:
         return Written()

@@ -2,13 +2,15 @@
 
 Sans-I/O: the shell asks for a `buffer`, receives into it and says how much; whole frames come back as views. A
 small frame lies in the receive buffer, a large one in a buffer of its own, and nothing is copied but the odd
-half frame at a buffer's end. A buffer is used again only when nobody looks into it any more.
+half frame at a buffer's end. A buffer is used again only when nobody looks into it any more; of large ones some are
+kept for that, if so wished, since new memory costs more than receiving into it.
 A length above the limit is told at once, before anything is kept for it.
 """
 
 from __future__ import annotations
 
 import struct
+from collections import deque
 from enum import IntEnum
 
 from rivven.errors import Malformed
@@ -25,6 +27,9 @@ WHOLE_HEAD = struct.Struct(">IBI")
 RECEIVE_BYTES = 64 * KIB
 TRUSTED_BYTES = 1 * MIB
 """What a length alone may reserve; the buffer of a longer frame grows with what really arrives."""
+
+
+SPARE_STEP_BYTES = 256 * KIB
 
 
 class Format(IntEnum):
@@ -72,17 +77,25 @@ def cut(data: memoryview, start: int, end: int, bytes_max: int) -> tuple[list[me
 def is_watched(buffer: bytearray) -> bool:
     """Whether somebody still looks into a buffer: then it may not change its length."""
     try:
-        buffer.append(0)
+        last = buffer.pop()  # shorter first: to become longer it might have to move
     except BufferError:
         return True
-    buffer.pop()
+    buffer.append(last)
     return False
 
 
 class Splitter:
     """Cuts a stream into frame bodies, without their lengths."""
 
-    def __init__(self, *, frame_bytes_max: int = REQUEST_BYTES_MAX, receive_bytes: int = RECEIVE_BYTES) -> None:
+    def __init__(
+        self,
+        *,
+        frame_bytes_max: int = REQUEST_BYTES_MAX,
+        receive_bytes: int = RECEIVE_BYTES,
+        trusted_bytes: int = TRUSTED_BYTES,
+        spare_bytes_max: int = 0,
+    ) -> None:
+        """`trusted_bytes` is what a length alone may reserve, `spare_bytes_max` what is kept of large buffers."""
         assert receive_bytes >= 2 * LENGTH.size
         self.frame_bytes_max = frame_bytes_max
         """May be changed between frames, when the dialect is known."""
@@ -91,6 +104,9 @@ class Splitter:
         self._start = self._end = 0  # what of `_small` came in and was not handed out
         self._large: bytearray | None = None
         self._large_end = self._large_bytes = 0
+        self._trusted_bytes = trusted_bytes
+        self._spare_bytes_max = spare_bytes_max
+        self._spares: deque[bytearray] = deque()
         self.oversized: int | None = None
         """The length that was above the limit. Nothing after it is read; say so and close."""
 
@@ -103,7 +119,7 @@ class Splitter:
                     self._large += more
                 except BufferError:  # somebody kept the last view
                     self._large = self._large + more
-            return memoryview(self._large)[self._large_end :]
+            return memoryview(self._large)[self._large_end : self._large_bytes]
         self._make_room()
         return memoryview(self._small)[self._end :]
 
@@ -117,8 +133,9 @@ class Splitter:
         self._large_end += count
         if self._large_end < self._large_bytes:
             return []
-        body, self._large = memoryview(self._large), None
-        return [body]
+        whole, self._large = self._large, None
+        self._keep(whole)
+        return [memoryview(whole)[: self._large_bytes]]
 
     def feed(self, data: Piece) -> list[memoryview]:
         """`buffer` and `received` for whoever was handed the bytes."""
@@ -145,9 +162,26 @@ class Splitter:
         return bodies
 
     def _begin_large(self, begun: memoryview, length: int) -> None:
-        self._large = bytearray(min(length, max(TRUSTED_BYTES, len(begun))))
+        self._large = self._room_for(min(length, max(self._trusted_bytes, len(begun))))
         self._large[: len(begun)] = begun
         self._large_end, self._large_bytes = len(begun), length
+
+    def _room_for(self, length_bytes: int) -> bytearray:
+        """A buffer of at least this length: one that was used before and is free again, or a new one."""
+        for spare in self._spares:
+            if length_bytes <= len(spare) and not is_watched(spare):
+                self._spares.remove(spare)
+                return spare
+        if self._spare_bytes_max:
+            length_bytes = (
+                -(-length_bytes // SPARE_STEP_BYTES) * SPARE_STEP_BYTES
+            )  # so that it fits the next one, too
+        return bytearray(length_bytes)
+
+    def _keep(self, buffer: bytearray) -> None:
+        self._spares.append(buffer)
+        while sum(map(len, self._spares)) > self._spare_bytes_max:
+            self._spares.popleft()
 
     def _make_room(self) -> None:
         """Start over in the small buffer, or in a new one, unless the frame that was begun fits where it lies."""
