@@ -41,7 +41,7 @@ _settled_pid = 0
 
 
 def settle() -> None:
-    """Spark's worker collects garbage after every task, and looks each time at all that was ever imported, for a tenth
+    """Spark's worker collects garbage after every task and looks each time at all that was ever imported, for a tenth
     of a second. In a worker, once is enough: what is there now is there to stay."""
     global _settled_pid
     if _settled_pid != os.getpid() and TaskContext.get() is not None:
