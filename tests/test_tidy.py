@@ -109,7 +109,8 @@ def owner_of(file: str) -> str:
 def is_shell(file: str) -> bool:
     """Shells may wait and touch the outside world."""
     folder, name = owner_of(file), Path(file).name
-    return folder in {"server", "cli"} or file == "connect/main.py" or name in {"shell.py", "blocking.py"}
+    main = file in {"connect/main.py", "spark/clients.py"}
+    return folder in {"server", "cli"} or main or name in {"shell.py", "blocking.py"}
 
 
 def is_module(parts: list[str], root: Path = PACKAGE) -> bool:

@@ -47,7 +47,8 @@ NEVER_MS = 2**62
 BATCH_BYTES_MAX = 1_000_000
 """Just below the largest batch that a topic takes unless it was configured."""
 BUFFER_BYTES = 32 * MIB
-REQUEST_BYTES_MAX = 4 * MIB
+REQUEST_BYTES_MAX = 1 * MIB
+"""One large batch, or many small ones: while the server writes one request the next is on its way."""
 DELIVERY_TIMEOUT_MS = 120_000
 
 SEQUENCE_MASK = 0x7FFFFFFF

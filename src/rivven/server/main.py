@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from rivven import __version__
 from rivven.errors import BadDirectory, DirectoryLocked, RivvenError, SyncFailed
+from rivven.system import keep_freed_memory
 
 from . import logs
 from .config import Misused, Resolved, Settings, parse_line, print_config, resolve
@@ -68,6 +69,7 @@ def serve(resolved: Resolved, make_node: Callable[[Settings], Node] | None = Non
     logs.configure(settings.log_level, settings.log_format)
     for warning in resolved.warnings:
         logger.warning("%s", warning)
+    keep_freed_memory()
     import asyncio
 
     try:

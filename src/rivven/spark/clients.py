@@ -15,6 +15,7 @@ from pyspark import TaskContext
 
 from rivven.client import Closed, Options, blocking
 from rivven.errors import RivvenError
+from rivven.system import keep_freed_memory
 
 from .options import Access
 
@@ -41,13 +42,17 @@ _settled_pid = 0
 
 
 def settle() -> None:
-    """Spark's worker collects garbage after every task and looks each time at all that was ever imported, for a tenth
-    of a second. In a worker, once is enough: what is there now is there to stay."""
+    """Make a worker of Spark one that moves bytes: once, and nowhere but in a worker, which is nobody else's process.
+
+    It collects garbage after every task and looks each time at all that was ever imported, for a tenth of a second;
+    what is there now is there to stay.
+    """
     global _settled_pid
     if _settled_pid != os.getpid() and TaskContext.get() is not None:
         _settled_pid = os.getpid()
         gc.collect()
         gc.freeze()
+        keep_freed_memory()
 
 
 def client_of(access: Access) -> blocking.RivvenClient:
