@@ -135,7 +135,9 @@ class SystemFile(FileWriter):
 
     def truncate(self, length_bytes: int) -> None:
         self._refuse_if_read_only()
-        os.ftruncate(self._fd, length_bytes)
+        if length_bytes or self.length():
+            os.ftruncate(self._fd, length_bytes)
+        # else it is empty: ext4 would take it for one that is replaced, and write it all out when it is closed
 
     def length(self) -> int:
         return os.fstat(self._fd).st_size

@@ -16,9 +16,18 @@ from building import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rivven.errors import DirectoryLocked, DiskFull, Overloaded, RivvenError, StoreClosed, SyncFailed
+from rivven.errors import (
+    DirectoryLocked,
+    DiskFull,
+    Overloaded,
+    RivvenError,
+    StoreClosed,
+    SyncFailed,
+    UnknownTopic,
+)
 from rivven.limits import KIB
 from rivven.log import Store
+from rivven.record import validate
 
 
 def test_one_store_at_a_time_has_the_directory():
@@ -433,3 +442,56 @@ def test_a_topic_is_found_by_its_id_until_it_is_deleted():
     again = store.create_topic("found", 1)
     assert again.id_bytes != made.id_bytes
     assert store.topic_of_id(again.id_bytes) == again
+
+
+def test_a_run_is_kept_as_a_whole_or_not_at_all():
+    world = new_world(configs={"segment.bytes": "2000"})
+    log = world.log()
+
+    def run(*values: bytes):
+        batches = [batch_of(value) for value in values]
+        return bytearray().join(batches), [validate(batch) for batch in batches]
+
+    done = world.store.append_run(log, *run(b"a", b"b", b"c"))
+    assert done is not None
+    assert (done.base_offset, done.next_offset) == (0, 3)
+    world.disk.fail("write", ENOSPC, path_contains=".log")
+    with pytest.raises(DiskFull):
+        world.store.append_run(log, *run(b"lost", b"lost"))
+    assert log.end == 3
+    assert world.store.append_run(log, *run(bytes(1500), bytes(1500))) is None, "more than a segment holds"
+    assert log.end == 3
+    assert world.store.append_run(log, *run(bytes(900), bytes(900))).segment == 3, "in a segment of its own"
+    world.store.flush()
+    world.reopen("crash")
+    assert values_of(world.log()) == [b"a", b"b", b"c", bytes(900), bytes(900)]
+
+
+@pytest.mark.parametrize("policy", ["every_write", "none"])
+def test_batches_of_many_partitions_fail_each_by_itself(policy):
+    world = new_world(policy=policy)
+    world.store.create_topic("gone")
+    world.store.create_topic("other")
+    logs = [world.log(), world.log("gone"), world.log("other"), world.log()]
+    world.store.delete_topic("gone")
+    batches = [batch_of(b"%d" % number) for number in range(len(logs))]
+    outcomes = world.store.append_each(
+        [(log, batch, validate(batch)) for log, batch in zip(logs, batches, strict=True)]
+    )
+    assert [isinstance(outcome, UnknownTopic) for outcome in outcomes] == [False, True, False, False]
+    world.store.flush()
+    world.reopen("kill")
+    assert values_of(world.log()) == [b"0", b"3"]
+    assert values_of(world.log("other")) == [b"2"]
+
+
+def test_a_full_disk_refuses_only_what_meets_it():
+    world = new_world()
+    log = world.log()
+    world.disk.fail("write", ENOSPC, path_contains=".log", after=1)
+    batches = [batch_of(b"%d" % number) for number in range(4)]
+    outcomes = world.store.append_each([(log, batch, validate(batch)) for batch in batches])
+    assert [isinstance(outcome, DiskFull) for outcome in outcomes] == [False, True, False, False]
+    world.store.flush()
+    world.reopen("crash")
+    assert values_of(world.log()) == [b"0", b"2", b"3"]

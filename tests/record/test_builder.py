@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rivven.errors import Malformed
+
 NOW_NS = 1_700_000_000_000_999_999
 NOW_MS = 1_700_000_000_000
 FAR = 1 << 40
@@ -37,6 +39,21 @@ def test_a_built_batch_is_the_one_that_encode_writes(record: ModuleType, rows, c
     built = builder.take()
     assert (built.count, built.size_bytes) == (len(rows), 50 * len(rows))
     assert record.complete(built, codec=record.Codec(codec)) == record.encode(rows, codec=record.Codec(codec))
+
+
+@given(rows=new_records)
+def test_a_plain_batch_comes_with_its_header(record: ModuleType, rows):
+    builder = record.BatchBuilder()
+    for row in rows:
+        builder.put(*row, 50)
+    batch, header = record.complete_plain(builder.take())
+    assert batch == record.encode(rows)
+    assert header == record.validate(batch)
+
+
+def test_an_empty_batch_has_no_header(record: ModuleType):
+    with pytest.raises((Malformed, AssertionError)):
+        record.complete_plain(record.BatchBuilder().take())
 
 
 def test_a_builder_begins_anew_after_each_batch(record: ModuleType):

@@ -45,6 +45,8 @@ Admit = Callable[[Log, BatchHeader], None]
 """Raises unless a batch may be written now, as part of its transaction."""
 Answer = Callable[[int, RivvenError | None], None]
 """Called with the first offset of what was published once it is durable, or with the reason why it was not."""
+OwnBatch = tuple[Log, bytearray, BatchHeader, Answer]
+"""A batch that was made on this node, its header, and whom to tell."""
 NumberedAnswer = Callable[[bool, int, RivvenError | None], None]
 """The same, and first of all whether the records had been there already."""
 
@@ -190,6 +192,23 @@ class Publisher:
             self._append_gathered(log, group)
         done = self._append(log, batch, parse_header(batch), append_ms)
         self._undurable.setdefault(log, deque()).append((done.next_offset, done.base_offset, answer))
+
+    def append_own_each(self, batches: Sequence[OwnBatch]) -> None:
+        """Batches that were made on this node, of many partitions. Raises what concerns all of them."""
+        if self._gathering:
+            self.append_gathered()  # what was published before keeps the lower offsets
+        outcomes = self._store.append_each([(log, batch, header) for log, batch, header, _ in batches])
+        stats, undurable = self._stats, self._undurable
+        for (log, batch, header, answer), done in zip(batches, outcomes, strict=True):
+            if isinstance(done, RivvenError):
+                answer(-1, done)
+                continue
+            stats.messages_in += header[12]
+            stats.bytes_in += len(batch)
+            stats.batches_in += 1
+            if (waiting := undurable.get(log)) is None:
+                waiting = undurable[log] = deque()
+            waiting.append((done[1], done[0], answer))
 
     # Whole batches
 

@@ -17,7 +17,7 @@ from rivven.record import NewRecord
 
 from .admit import Admission
 from .partitioner import Partitioner
-from .publish import Admit, Answer, NumberedAnswer, Numbers, Publisher
+from .publish import Admit, Answer, NumberedAnswer, Numbers, OwnBatch, Publisher
 from .session import Session
 from .topics import Topics, is_internal
 
@@ -81,12 +81,13 @@ class Writing:
     def plain_changes(self) -> tuple[int, int]:
         return self._topics.changes, self._admission.changes
 
-    def append_plain(self, log: Log, batch: bytearray, answer: Answer) -> None:
-        """A batch made of single records for a partition that `plain_log` gave. Raises nothing."""
+    def append_plain(self, batches: Sequence[OwnBatch]) -> None:
+        """Batches made of single records, for partitions that `plain_log` gave. Raises nothing."""
         try:
-            self._publisher.append_own(log, batch, answer)
+            self._publisher.append_own_each(batches)
         except RivvenError as error:
-            answer(-1, error)
+            for _, _, _, answer in batches:
+                answer(-1, error)
 
     def append_parcels(
         self, log: Log, batches: bytearray | memoryview, ends: list[int], answers: list[Answer]

@@ -88,8 +88,7 @@ class Segment(Tail):
 
     def create(self) -> None:
         self.file = self._disk.open(self.path, create=True)
-        if self.file.length():  # else not: ext4 would write all of a file that was once emptied when it is closed
-            self.file.truncate(0)
+        self.file.truncate(0)
         self.dirty = True
 
     def load(self, *, dense: bool = False) -> None:

@@ -1,6 +1,6 @@
 """Records and the batches that carry them: bytes in, values out, and back. A pure and a native twin do the loops."""
 
-from .batch import complete, decode, encode, number, patch, rewrite, stamp, validate, walk
+from .batch import complete, complete_plain, decode, encode, number, patch, rewrite, stamp, validate, walk
 from .columnar import from_arrow, to_arrow
 from .compression import compress, decompress
 from .header import (
@@ -49,6 +49,7 @@ __all__ = [
     "Record",
     "Sorter",
     "complete",
+    "complete_plain",
     "compress",
     "crc32c",
     "decode",

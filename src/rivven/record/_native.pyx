@@ -5,13 +5,14 @@ Invariant: no read passes the end of the buffer it was given, whatever the bytes
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Resize
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
 from cpython.list cimport PyList_New, PyList_SET_ITEM
 from cpython.object cimport PyObject, PyTypeObject
 from cpython.ref cimport Py_INCREF
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memset
 
 from rivven.errors import Malformed
 from rivven.limits import BATCH_BYTES_MAX, BATCH_RECORDS_MAX
@@ -236,6 +237,34 @@ cdef object header_from(const uint8_t *at):
 
 cdef object nonsense(const uint8_t *at):
     return Malformed(what="batch", reason=fault(header_from(at)))
+
+
+cdef inline void store(uint8_t *at, uint64_t value, int length) noexcept nogil:
+    while length:
+        length -= 1
+        at[length] = <uint8_t>value
+        value >>= 8
+
+
+def put_plain_header(bytearray batch, int32_t count, int64_t base_ms, int64_t max_ms):
+    """Write the header of a batch without codec and numbers before its records; returns it."""
+    cdef uint8_t *at = <uint8_t *>PyByteArray_AS_STRING(batch)
+    cdef Py_ssize_t length = PyByteArray_GET_SIZE(batch)
+    if length < HEADER_BYTES:  # not an assert: memory is at stake, with -O too
+        raise AssertionError("there is room for the header")
+    memset(at, 0xFF, HEADER_BYTES)
+    store(at, 0, 8)
+    store(at + 8, <uint64_t>(length - PREFIX_BYTES), 4)
+    at[16] = 2
+    store(at + 21, 0, 2)
+    store(at + 23, <uint64_t>(count - 1), 4)
+    store(at + 27, <uint64_t>base_ms, 8)
+    store(at + 35, <uint64_t>max_ms, 8)
+    store(at + 57, <uint64_t>count, 4)
+    store(at + 17, crc32c_of(0, at + CRC_FROM, length - CRC_FROM), 4)
+    if not sound(at):
+        raise nonsense(at)
+    return header_from(at)
 
 
 def parse_header(buffer, Py_ssize_t position=0):

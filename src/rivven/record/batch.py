@@ -17,6 +17,8 @@ from .compression import compress, decompress
 from .header import (
     CODEC_MASK,
     CONTROL,
+    CRC,
+    CRC_AT,
     CRC_FROM,
     DELETE_HORIZON,
     HEADER,
@@ -36,11 +38,9 @@ from .twin import kernel
 
 _BASE_OFFSET = struct.Struct(">q")
 _LEADER_EPOCH = struct.Struct(">i")
-_CRC = struct.Struct(">I")
 _ATTRIBUTES = struct.Struct(">h")
 _TIMESTAMP = struct.Struct(">q")
 _LEADER_EPOCH_AT = 12
-_CRC_AT = 17
 _MAX_TIMESTAMP_AT = 35
 _NUMBERS = struct.Struct(">qhi")
 _NUMBERS_AT = 43
@@ -119,7 +119,7 @@ def number(
 
 def _seal(buffer: bytearray | memoryview, position: int, batch_bytes: int) -> None:
     crc = kernel.crc_between(buffer, position + CRC_FROM, position + batch_bytes)
-    _CRC.pack_into(buffer, position + _CRC_AT, crc)
+    CRC.pack_into(buffer, position + CRC_AT, crc)
 
 
 # Records to a batch
@@ -180,6 +180,12 @@ def complete(
     numbers = (producer_id, producer_epoch, base_sequence)
     header = BatchHeader(0, 0, -1, MAGIC, 0, flags, count - 1, base_ms, max_ms, *numbers, count)
     return finish(batch, header, level)
+
+
+def complete_plain(built: Built) -> tuple[bytearray, BatchHeader]:
+    """As `complete`, with neither codec nor numbers; and the header, which whoever appends the batch needs next."""
+    batch, count, _, base_ms, max_ms = built
+    return batch, kernel.put_plain_header(batch, count, base_ms, max_ms)
 
 
 def attributes(codec: Codec, log_append_time: bool, transactional: bool, control: bool) -> int:

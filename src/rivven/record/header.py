@@ -15,10 +15,12 @@ from rivven.limits import BATCH_BYTES_MAX, BATCH_RECORDS_MAX
 HEADER = struct.Struct(">qiibIhiqqqhii")
 """baseOffset, batchLength, partitionLeaderEpoch, magic, crc, attributes, lastOffsetDelta, baseTimestamp,
 maxTimestamp, producerId, producerEpoch, baseSequence, recordsCount"""
+CRC = struct.Struct(">I")
 HEADER_BYTES = HEADER.size
 PREFIX_BYTES = 12
 """`batchLength` counts what follows it: the whole batch is this much longer."""
 MAGIC = 2
+CRC_AT = 17
 CRC_FROM = 21
 """The CRC covers the batch from its attributes to its end."""
 RECORD_BYTES_MIN = 7

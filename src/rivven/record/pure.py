@@ -12,12 +12,16 @@ from rivven.errors import Malformed
 from rivven.ports import Buffer
 
 from .header import (
+    CRC,
+    CRC_AT,
     CRC_FROM,
     HEADER,
     HEADER_BYTES,
     INT64_MAX,
     INT64_MIN,
     LOG_APPEND_TIME,
+    MAGIC,
+    PREFIX_BYTES,
     RECORD_BYTES_MIN,
     BatchHeader,
     Record,
@@ -64,6 +68,15 @@ def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     if reason := fault(header):
         raise Malformed(what="batch", reason=reason)
     return header
+
+
+def put_plain_header(batch: bytearray, count: int, base_ms: int, max_ms: int) -> BatchHeader:
+    """Write the header of a batch without codec and numbers before its records; returns it."""
+    assert len(batch) >= HEADER_BYTES, "there is room for the header"
+    times = (base_ms, max_ms)
+    HEADER.pack_into(batch, 0, 0, len(batch) - PREFIX_BYTES, -1, MAGIC, 0, 0, count - 1, *times, -1, -1, -1, count)
+    CRC.pack_into(batch, CRC_AT, crc_between(batch, CRC_FROM, len(batch)))
+    return parse_header(batch)
 
 
 def scan(

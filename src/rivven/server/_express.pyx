@@ -6,8 +6,8 @@ laid end to end, and at the end of the turn each partition gets its own in one p
 and every refusal. Both ways must end alike, and tests hold them against each other. There is no twin in Python: without
 this the ordinary way takes everything.
 
-`Express` knows nothing about logs. `find` says which partition takes plain records, `append` appends the batch of a
-turn and `deliver` its parcels; both later call what they were given with the first offset or an error, as `Publisher`
+`Express` knows nothing about logs. `find` says which partition takes plain records, `append` appends the batches of a
+turn and `deliver` the parcels of a partition; both later call what they were given with the first offset or an error, as `Publisher`
 does.
 Invariant: what was taken is answered once, in order on its line, unless the line is lost.
 """
@@ -33,7 +33,7 @@ from rivven.server._parcels cimport (
     written,
 )
 
-from rivven.record import BatchBuilder, complete
+from rivven.record import BatchBuilder, complete_plain
 
 cdef enum:
     LENGTH_BYTES = 4
@@ -46,6 +46,7 @@ cdef enum:
     RUN_BYTES_MAX = 256 * 1024  # of parcels in one write: beyond that it is no cheaper
     TARGETS_MAX = 100_000
     TOPIC_BYTES_MAX = 255
+    PUBLISH_FORM = -2  # as `front` calls it
 
 
 assert LENGTH_BYTES + HEAD_BYTES + 1 + 10 + 5 <= SHORT_BYTES_MAX, "a reply fits into its slot"
@@ -153,7 +154,9 @@ cdef class Waiters:
                 line = self.lines[index]
                 reply(line, self.numbers[index], self.correlation_ids[index], offset, self.partition)
                 offset += 1
-        express.observe(self.begun, count)
+        for begun_us, first in reversed(self.begun):
+            express.count_answered(PUBLISH_FORM, begun_us, count - <Py_ssize_t>first)
+            count = first
         self.lines = None
 
 
@@ -207,12 +210,11 @@ cdef class Carrier:
             self.line.abort()
         else:
             self.line.replied_with(self.number, frame)
-        known = (self.version, self.begun_us)
-        express.delivered[known] = express.delivered.get(known, 0) + 1
+        express.count_answered(self.version, self.begun_us, 1)
 
 
 cdef class Express(Taker):
-    cdef object find, append, deliver, refuse, return_parcel, observe, failed, now_ms
+    cdef object find, append, deliver, refuse, return_parcel, failed, now_ms
     cdef dict targets, lots, delivered
     cdef list begun
     cdef int64_t stamp_ms
@@ -229,7 +231,6 @@ cdef class Express(Taker):
         self.deliver = front.deliver
         self.refuse = front.refuse
         self.return_parcel = front.return_parcel
-        self.observe = front.observe
         self.failed = front.failed
         self.now_ms = front.now_ms
         self.frame_bytes_max = frame_bytes_max
@@ -348,7 +349,12 @@ cdef class Express(Taker):
                 carrier(-1, error)
         return 0
 
-    def parcels(self):
+    cdef int count_answered(self, int version, int64_t begun_us, Py_ssize_t count) except -1:
+        known = (version, begun_us)
+        self.delivered[known] = self.delivered.get(known, 0) + count
+        return 0
+
+    def answered(self):
         """How many were answered since the last time, by version and when they came; None if there were none."""
         if not self.delivered:
             return None
@@ -460,13 +466,27 @@ cdef class Express(Taker):
 
     def finish(self):
         """The turn is over: pass on what was taken."""
-        while self.begun:
-            self.pass_on(self.begun.pop())
+        cdef list begun = self.begun
+        cdef list batches = []
+        cdef Lot lot
+        self.begun = []
+        for lot in begun:
+            if lot.run is not None:
+                self.hand_over(lot)
+            else:
+                batches.append(self.completed(lot))
+        if batches:
+            self.append(batches)
 
     cdef int pass_on(self, Lot lot) except -1:
-        cdef Waiters waiters = lot.waiters
         if lot.run is not None:
             return self.hand_over(lot)
-        lot.waiters, lot.size_bytes = None, 0
-        self.append(lot.log, complete(lot.builder.take()), waiters, len(waiters.lines))
+        self.append([self.completed(lot)])
         return 0
+
+    cdef tuple completed(self, Lot lot):
+        """The batch of single records that was begun for a partition, and who waits for it."""
+        cdef Waiters waiters = lot.waiters
+        lot.waiters, lot.size_bytes = None, 0
+        batch, header = complete_plain(lot.builder.take())
+        return lot.log, batch, header, waiters

@@ -15,7 +15,7 @@ from rivven.broker import Produced, produced_to_one, refusal
 from rivven.errors import RivvenError
 from rivven.limits import BATCH_RECORDS_MAX
 from rivven.log import Log
-from rivven.record import NATIVE
+from rivven.record import NATIVE, BatchHeader
 from rivven.wire import Format, encode_response, kafka
 from rivven.wire.kafka import NO_ID, SERVED
 
@@ -41,8 +41,9 @@ Place = tuple[bytes, bool, int, int]
 """A topic's name or id, whether it is its id, a partition, and where that begins."""
 
 PUBLISH = "Publish"
-NATIVE_FORM = -1
+NATIVE_FORM, PUBLISH_FORM = -1, -2
 """In the place of a version of Kafka's Produce."""
+OWN_KINDS = {NATIVE_FORM: "ProduceBatches", PUBLISH_FORM: PUBLISH}
 
 
 class Front:
@@ -88,10 +89,10 @@ class Front:
     def send(self) -> None:
         """Send what was answered in this turn."""
         self._lines.send()
-        if parcels := self._express.parcels():
+        if answered := self._express.answered():
             now_us = self._node.now_us()
-            for (version, begun_us), count in parcels.items():
-                kind = "ProduceBatches" if version == NATIVE_FORM else "Produce"
+            for (version, begun_us), count in answered.items():
+                kind = OWN_KINDS.get(version, "Produce")
                 self._stats.count(kind, count)
                 self._node.observe(kind, (now_us - begun_us) / 1e6, count)
 
@@ -119,13 +120,13 @@ class Front:
         found = None if topic_id == NO_ID else self._node.broker.topics.by_id(topic_id)
         return None if found is None else found.name
 
-    def append(self, log: Log, batch: bytearray, heard: Heard, count: int) -> None:
-        self._stats.count(PUBLISH, count)
+    def append(self, batches: list[tuple[Log, bytearray, BatchHeader, Heard]]) -> None:
         try:
-            self._writing.append_plain(log, batch, heard)
-        except OSError as error:  # as for any other request: this one fails, the node goes on
+            self._writing.append_plain(batches)
+        except OSError as error:  # as for any other request: these fail, the node goes on
             logger.exception("%s failed", PUBLISH)
-            heard(-1, error)
+            for _, _, _, heard in batches:
+                heard(-1, error)
 
     def refuse(self, correlation_id: int, error: RivvenError | OSError) -> bytes:
         return b"".join(encode_response(refusal(error), correlation_id, Format.POSTCARD))
@@ -148,10 +149,3 @@ class Front:
 
     def failed(self, count: int) -> None:
         self._stats.errors += count
-
-    def observe(self, begun: list[tuple[int, int]], count: int) -> None:
-        """`begun` says since when, and from which of the `count` on."""
-        now_us = self._node.now_us()
-        for begun_us, first in reversed(begun):
-            self._node.observe(PUBLISH, (now_us - begun_us) / 1e6, count - first)
-            count = first
