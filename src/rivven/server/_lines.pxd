@@ -63,8 +63,8 @@ cdef class Line:
     cdef int receive_express(self) except -1
     cdef int receive_rest(self) except -1
     cdef int keep(self, const uint8_t *data, Py_ssize_t length, Py_ssize_t room) except -1
-    cdef int let_go(self) except -1
-    cdef int hand_on(self) except -1
+    cdef bytearray let_go(self)
+    cdef int hand_on(self, bytearray rest, Py_ssize_t length) except -1
     cdef int ended(self, ssize_t count, int code) except -1
     cdef int writable(self) except -1
     cdef uint64_t expect(self) except? 0xFFFFFFFFFFFFFFFF

@@ -269,7 +269,10 @@ cdef class Line:
                 return self.lines.watch(self, self.watched & ~<uint32_t>EPOLLIN)
             return self.receive_express()
         if self.rest is not None:
-            self.hand_on()
+            count = self.rest_bytes
+            self.hand_on(self.let_go(), count)
+            if self.fd < 0:
+                return 0
         room = self.protocol.get_buffer(-1)
         PyObject_GetBuffer(room, &view, PyBUF_SIMPLE | PyBUF_WRITABLE)
         count = recv(self.fd, view.buf, view.len, MSG_DONTWAIT)
@@ -308,7 +311,7 @@ cdef class Line:
             self.seen_us = lines.turn_us  # what trickles in does not count as a sign of life
             left -= taken
             memmove(at, at + taken, left)
-        if left:
+        if left and self.fd >= 0:  # an answer may have been that there is none
             room = lines.taker.begins(self, at, left)
             if room < ROOMY_BYTES_MIN:
                 room = min(room, left)  # others may come with the rest of it
@@ -330,10 +333,11 @@ cdef class Line:
         self.rest_bytes += count
         if self.rest_bytes < room:
             return 0
+        self.let_go()  # first: whoever takes it may find out that the line is lost
         if self.lines.taker.take(self, at, room, whole):
             self.seen_us = self.lines.turn_us
-            return self.let_go()
-        return self.hand_on()
+            return 0
+        return self.hand_on(whole, room)
 
     cdef int keep(self, const uint8_t *data, Py_ssize_t length, Py_ssize_t room) except -1:
         self.rest = PyByteArray_FromStringAndSize(NULL, room)
@@ -342,19 +346,17 @@ cdef class Line:
         memcpy(PyByteArray_AS_STRING(self.rest), data, length)
         return 0
 
-    cdef int let_go(self) except -1:
-        """What was kept is used, or nobody will."""
-        self.lines.kept_bytes -= PyByteArray_GET_SIZE(self.rest)
+    cdef bytearray let_go(self):
+        """What was kept is used now, or nobody will."""
+        cdef bytearray rest = self.rest
+        self.lines.kept_bytes -= PyByteArray_GET_SIZE(rest)
         self.rest, self.rest_bytes = None, 0
-        return 0
+        return rest
 
-    cdef int hand_on(self) except -1:
+    cdef int hand_on(self, bytearray rest, Py_ssize_t length) except -1:
         """The express is closed: what was kept for it is the protocol's."""
         cdef Py_buffer view
         cdef Py_ssize_t done = 0, count
-        cdef Py_ssize_t length = self.rest_bytes
-        cdef bytearray rest = self.rest
-        self.let_go()
         while done < length and self.fd >= 0:
             room = self.protocol.get_buffer(-1)
             PyObject_GetBuffer(room, &view, PyBUF_SIMPLE | PyBUF_WRITABLE)
