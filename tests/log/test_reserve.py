@@ -57,6 +57,17 @@ def test_a_small_segment_takes_what_it_has(tmp_path: Path) -> None:
 
 
 @needs_fallocate
+def test_what_an_earlier_life_reserved_is_given_back(tmp_path: Path) -> None:
+    segment, path = grown(tmp_path, 4 * RESERVE_FROM_BYTES)
+    assert held_bytes(path) > path.stat().st_size + SLACK_BYTES
+    again = Segment(SystemDisk(tmp_path), "", TopicPartition("t", 0), 0, 4096)
+    again.path = segment.path
+    again.load()
+    again.seal(again.next_offset)
+    assert held_bytes(path) <= path.stat().st_size + SLACK_BYTES
+
+
+@needs_fallocate
 def test_no_segment_reserves_more_than_so_much(tmp_path: Path) -> None:
     segment, path = grown(tmp_path, 2 * RESERVE_BYTES_MAX)
     assert held_bytes(path) <= segment.end_bytes + RESERVE_BYTES_MAX + SLACK_BYTES

@@ -274,7 +274,7 @@ class Segment(Tail):
         """No more appends; the next segment begins at `until`."""
         self.sealed = True
         self.until = until
-        if self.reserved_bytes > max(self.end_bytes, RESERVE_FROM_BYTES) and self.file is not None:
+        if self.end_bytes >= RESERVE_FROM_BYTES and self.file is not None:  # what an earlier life reserved, too
             with suppress(OSError):  # a little room that nobody gets is no reason to fail
                 self.file.truncate(self.end_bytes)
 
