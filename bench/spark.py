@@ -23,15 +23,15 @@ from rivven import blocking
 TOPIC = "bench"
 PARTITIONS = 2
 BATCH_ROWS = {100: 32_768, 1000: 4_096}
-MICRO_BATCHES = 40
+MICRO_BATCHES, QUICK_MICRO_BATCHES = 40, 10
 Result = dict[str, Any]
 
 
 def run(*, quick: bool = False) -> list[Result]:
     from rivven.spark import start
 
-    rounds, scale = (3, 1) if quick else (7, 4)
-    rows = {100: 1_000_000 * scale, 1000: 200_000 * scale}
+    rounds, share = (1, 0.1) if quick else (7, 1.0)
+    rows = {100: int(4_000_000 * share), 1000: int(800_000 * share)}
     results: list[Result] = []
     with running(Rivvend) as ((peer,), _), tempfile.TemporaryDirectory() as state:
         spark = start("bench", "local[2]", {"spark.sql.shuffle.partitions": "2"})
@@ -40,7 +40,7 @@ def run(*, quick: bool = False) -> list[Result]:
                 spark.dataSource.register(kind)
             for size in (100, 1000):
                 results += throughput(spark, peer, size, rows[size], rounds)
-            results += micro_batches(spark, peer, Path(state))
+            results += micro_batches(spark, peer, Path(state), QUICK_MICRO_BATCHES if quick else MICRO_BATCHES)
         finally:
             spark.stop()
     return results
@@ -135,7 +135,7 @@ def fill(peer: Peer, size: int, rows: int) -> None:
         producer.flush()
 
 
-def micro_batches(spark: Any, peer: Peer, state: Path) -> list[Result]:
+def micro_batches(spark: Any, peer: Peer, state: Path, count: int) -> list[Result]:
     """How long a micro-batch takes, triggers back to back, a few rows each."""
     servers = f"127.0.0.1:{peer.port}"
     topic = spark.readStream.format("rivven").options(servers=servers, subscribe=TOPIC, startingOffsets="earliest")
@@ -143,10 +143,12 @@ def micro_batches(spark: Any, peer: Peer, state: Path) -> list[Result]:
         "rate": spark.readStream.format("rate-micro-batch").options(rowsPerBatch=100, numPartitions=2).load(),
         "topic": topic.option("maxOffsetsPerTrigger", "100").load(),
     }
-    taken = {name: time_batches(frame.writeStream.format("noop"), state / name) for name, frame in frames.items()}
+    taken = {
+        name: time_batches(frame.writeStream.format("noop"), state / name, count) for name, frame in frames.items()
+    }
     copy = frames["topic"].select("value").writeStream.format("rivven").options(servers=servers, topic="bench-copy")
     remake(peer, "bench-copy")
-    taken["topic to topic"] = time_batches(copy, state / "copy")
+    taken["topic to topic"] = time_batches(copy, state / "copy", count)
     return [
         {"bench": "micro-batch of the JVM's rate source to nothing, p50", "unit": "ms", "value": taken["rate"]},
         {"bench": "micro-batch of a topic to nothing, p50", "unit": "ms", "value": taken["topic"]},
@@ -154,11 +156,11 @@ def micro_batches(spark: Any, peer: Peer, state: Path) -> list[Result]:
     ]
 
 
-def time_batches(writer: Any, checkpoint: Path) -> int:
+def time_batches(writer: Any, checkpoint: Path, count: int) -> int:
     query = writer.option("checkpointLocation", str(checkpoint)).trigger(processingTime="0 seconds").start()
     try:
         deadline = time.monotonic() + 120
-        while len(query.recentProgress) < MICRO_BATCHES and time.monotonic() < deadline and query.isActive:
+        while len(query.recentProgress) < count and time.monotonic() < deadline and query.isActive:
             time.sleep(0.2)
         times = [progress.durationMs["triggerExecution"] for progress in query.recentProgress[5:]]
     finally:
