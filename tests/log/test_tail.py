@@ -40,6 +40,10 @@ class Room:
 
     def truncate(self, length_bytes):
         del self.content[length_bytes:]
+        self.synced = None
+
+    def sync(self):
+        self.synced = bytes(self.content)
 
 
 def tail_at(twin, base_offset=0, interval_bytes=4096):
@@ -116,6 +120,7 @@ def test_a_refused_run_leaves_nothing_of_any_of_its_batches(twin):
     with pytest.raises(OSError, match="no room"):
         tail.put_run(batch_of(2) + batch_of(3), [parse_header(batch_of(2)), parse_header(batch_of(3))], 0)
     assert before == (bytes(tail.file.content), tail.end_bytes, tail.next_offset, tail.unindexed_bytes, tail.entries)
+    assert tail.file.synced == before[0], "no loss of power brings it back"
 
 
 @pytest.mark.parametrize("twin", TWINS)

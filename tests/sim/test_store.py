@@ -23,6 +23,11 @@ def test_histories_keep_every_promise(shard: int) -> None:
         run_history(seed)
 
 
+@pytest.mark.parametrize("seed", [9000093, 9501370])
+def test_a_run_that_a_full_disk_refused_does_not_come_back_with_the_power(seed: int) -> None:
+    run_history(seed, steps=80)
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("shard", range(SHARDS))
 def test_thousands_of_histories_keep_every_promise(shard: int) -> None:

@@ -98,7 +98,12 @@ cdef class Tail:
             offset += <int64_t>header[6] + 1
         PyBuffer_Release(&view)
         assert left == 0, "nothing but the batches"
-        position = begin = self._write(data)
+        try:
+            position = begin = self._write(data)
+        except OSError:
+            self.file.truncate(self.end_bytes)
+            self.file.sync()
+            raise
         for each in headers:
             header = <tuple>each
             self._took(begin, <int64_t>header[1] + PREFIX_BYTES, self.next_offset, header[6], header[8])

@@ -89,7 +89,15 @@ class PureTail:
             at += header[1] + PREFIX_BYTES
             offset += header[6] + 1
         assert at == len(data), "nothing but the batches"
-        position = begin = self.write(data)
+        try:
+            position = begin = self.write(data)
+        except OSError:
+            # Whole batches of it may be there, and a loss of power could bring them back: unlike the part of one
+            # batch, they would be believed.
+            assert self.file is not None
+            self.file.truncate(self.end_bytes)
+            self.file.sync()
+            raise
         for header in headers:
             self.took(begin, header[1] + PREFIX_BYTES, self.next_offset, header[6], header[8])
             begin = self.end_bytes
