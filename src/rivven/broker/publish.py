@@ -16,11 +16,12 @@ from typing import NamedTuple
 
 from rivven.errors import BatchTooLarge, Malformed, OutOfOrderSequence, RivvenError
 from rivven.limits import BATCH_RECORDS_MAX
-from rivven.log import Appended, Log, ProducedBatch, Store
+from rivven.log import Appended, Log, ProducedBatch, Store, follows
 from rivven.ports import Clock
 from rivven.record import (
     CODEC_MASK,
     CONTROL,
+    PREFIX_BYTES,
     TRANSACTIONAL,
     BatchHeader,
     Codec,
@@ -35,7 +36,6 @@ from rivven.record import (
 
 from .stats import BrokerStats
 
-PREFIX_BYTES = 12
 HEADER_BYTES = 61
 RECORD_OVERHEAD_BYTES = 40
 """More than a record's lengths, deltas and counts ever take."""
@@ -247,37 +247,15 @@ class Publisher:
         self._undurable.setdefault(log, deque()).append((done.next_offset, first.base_offset, answer))
         return append_ms
 
-    def append_parcel(self, log: Log, data: bytearray | memoryview, answer: Answer) -> None:
-        """As `append_batches`, for a topic that takes batches as they come. Nearly always it is one, and whole."""
-        header = validate(data) if data else None
-        if (
-            header is None
-            or header[1] + PREFIX_BYTES != len(data)
-            or len(data) > log.config.max_message_bytes
-            or header[5] & (CONTROL | TRANSACTIONAL)
-            or header[12] != header[6] + 1
-            or (header[5] & CODEC_MASK and log.config.compression_type != "producer")
-        ):
-            self.append_batches(log, memoryview(data), answer)
-            return
-        if header[9] >= 0 and (repeated := log.facts.producers.judge(log.partition, header)) is not None:
-            self._answer_when_durable(log, repeated.last_offset + 1, repeated.base_offset, answer)
-            return
-        if (group := self._gathering.pop(log, None)) is not None:
-            self._append_gathered(log, group)
-        done = self._append(log, data, header, -1)
-        self._undurable.setdefault(log, deque()).append((done[1], done[0], answer))
-
     def append_parcels(self, log: Log, data: bytearray | memoryview, ends: list[int], answers: list[Answer]) -> None:
-        """What several requests bring, end to end, as if each came to `append_parcel`; if nothing is odd about any of
-        them they are one write. Raises nothing, unless the disk does."""
-        headers = self._plain_run(log, data, ends)
-        done = None
-        if headers is not None:
-            with suppress(RivvenError):  # a full disk has no room for all of them, but perhaps for one
-                done = self._append_run(log, data, headers)
+        """What several requests bring, end to end, for a topic that takes batches as they come: as if each came to
+        `append_batches`, but in one write if nothing is odd about any of them. Raises only what the disk does."""
+        headers, done = None, None
+        with suppress(RivvenError):  # one of them is wrong; or the disk has no room for all, but perhaps for one
+            headers = self._plain_run(log, data, ends)
+            done = None if headers is None else self._append_run(log, data, headers)
         if headers is None or done is None:
-            self._append_each(log, data, ends, answers)
+            self._append_each(log, memoryview(data), ends, answers)
             return
         waiting = self._undurable.setdefault(log, deque())
         first = done.base_offset
@@ -287,41 +265,38 @@ class Publisher:
             first = following
 
     def _plain_run(self, log: Log, data: bytearray | memoryview, ends: list[int]) -> list[BatchHeader] | None:
-        """The headers of parcels that need no second look; None if one of them does."""
+        """The headers of parcels that need no second look; None if one of them does. Raises if one is wrong."""
         if log in self._gathering:
             return None
         bytes_max, any_codec = log.config.max_message_bytes, log.config.compression_type == "producer"
         headers: list[BatchHeader] = []
         before: BatchHeader | None = None
         at = 0
-        try:
-            for end in ends:
-                header = validate(data, at)
-                if (
-                    header[1] + PREFIX_BYTES != end - at
-                    or end - at > bytes_max
-                    or header[5] & (CONTROL | TRANSACTIONAL)
-                    or header[12] != header[6] + 1
-                    or (header[5] & CODEC_MASK and not any_codec)
-                ):
+        for end in ends:
+            header = validate(data, at)
+            if (
+                header[1] + PREFIX_BYTES != end - at
+                or end - at > bytes_max
+                or header[5] & (CONTROL | TRANSACTIONAL)
+                or header[12] != header[6] + 1
+                or (header[5] & CODEC_MASK and not any_codec)
+            ):
+                return None
+            if header[9] >= 0 and not (before is not None and follows(before, header)):
+                if any(other[9] == header[9] for other in headers):
+                    return None  # to be judged by what is not yet written
+                if log.facts.producers.judge(log.partition, header) is not None:
                     return None
-                if header[9] >= 0 and not (before is not None and _follows(before, header)):
-                    if any(other[9] == header[9] for other in headers):
-                        return None  # to be judged by what is not yet written
-                    if log.facts.producers.judge(log.partition, header) is not None:
-                        return None
-                headers.append(header)
-                before = header
-                at = end
-        except RivvenError:
-            return None
+            headers.append(header)
+            before = header
+            at = end
         return headers
 
-    def _append_each(self, log: Log, data: bytearray | memoryview, ends: list[int], answers: list[Answer]) -> None:
+    def _append_each(self, log: Log, data: memoryview, ends: list[int], answers: list[Answer]) -> None:
         at = 0
         for end, answer in zip(ends, answers, strict=True):
             try:
-                self.append_parcel(log, data[at:end], answer)
+                self.append_batches(log, data[at:end], answer)
             except RivvenError as error:
                 answer(-1, error)
             at = end
@@ -416,12 +391,6 @@ class Publisher:
         """The log is gone: nobody will hear that their records are durable."""
         for _, _, answer in self._undurable.pop(log, ()):
             answer(-1, error)
-
-
-def _follows(before: BatchHeader, header: BatchHeader) -> bool:
-    """Whether this is the batch that its producer numbered next."""
-    numbered = before[11] + before[6] + 1
-    return before[9] == header[9] and before[10] == header[10] and header[11] == numbered & 0x7FFFFFFF
 
 
 def _checked_bytes(log: Log, records: Sequence[NewRecord]) -> int:

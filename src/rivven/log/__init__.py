@@ -19,7 +19,7 @@ from .offline import (
     segment_batches,
     walk_batches,
 )
-from .producers import ProducedBatch
+from .producers import ProducedBatch, follows
 from .recover import Cut, Damage, RecoveryReport
 from .store import Store, StoreConfig
 from .topics import Topic, check_name
@@ -68,6 +68,7 @@ __all__ = [
     "clean_log",
     "find_offset",
     "find_timestamp",
+    "follows",
     "plan_cleaning",
     "read_content",
     "read_directory",

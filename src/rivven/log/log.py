@@ -17,7 +17,7 @@ from rivven.errors import BatchTooLarge, CorruptLog, DiskFull, Malformed, Offset
 from rivven.limits import READ_BYTES_MAX, SEALED_OPEN_MAX
 from rivven.model import Offset, TopicPartition
 from rivven.ports import Disk, File
-from rivven.record import BatchHeader, decode, parse_header, seek
+from rivven.record import PREFIX_BYTES, BatchHeader, decode, parse_header, seek
 
 from .batches import Batches
 from .config import TopicConfig
@@ -29,7 +29,6 @@ from .transactions import Aborted
 logger = logging.getLogger(__name__)
 
 EMPTY = memoryview(b"")
-PREFIX_BYTES = 12
 NO_ROOM = (28, 122)  # ENOSPC, EDQUOT: `errno` itself would do, but these two numbers are all we need of it
 
 

@@ -15,6 +15,8 @@ from rivven.limits import PRODUCER_BATCHES_KEPT, PRODUCERS_PER_PARTITION_MAX
 from rivven.model import TopicPartition
 from rivven.record import BatchHeader
 
+SEQUENCE_MAX = 2**31 - 1
+
 
 class ProducedBatch(NamedTuple):
     base_sequence: int
@@ -34,7 +36,14 @@ class Producer(NamedTuple):
 
 def last_sequence_of(header: BatchHeader) -> int:
     """Sequences wrap from 2^31 - 1 to 0."""
-    return (header.base_sequence + header.last_offset_delta) & 0x7FFFFFFF
+    return (header.base_sequence + header.last_offset_delta) & SEQUENCE_MAX
+
+
+def follows(before: BatchHeader, header: BatchHeader) -> bool:
+    """Whether this is the batch that the producer of the one before numbered next."""
+    # By place, in both: a broker does this for every batch.
+    due = (before[11] + before[6] + 1) & SEQUENCE_MAX
+    return before[9] == header[9] and before[10] == header[10] and header[11] == due
 
 
 class Producers:
@@ -71,7 +80,7 @@ class Producers:
         for produced in known.batches:
             if produced.base_sequence == given and produced.last_sequence == last_sequence:
                 return produced
-        due = (known.batches[-1].last_sequence + 1) & 0x7FFFFFFF
+        due = (known.batches[-1].last_sequence + 1) & SEQUENCE_MAX
         if given != due:
             raise OutOfOrderSequence(given=given, due=due, **facts)
         return None

@@ -384,23 +384,13 @@ class Store:
 
     def append_each(self, batches: Iterable[tuple[Log, bytearray, BatchHeader]]) -> list[Appended | RivvenError]:
         """As `append`, for batches of many partitions, each by itself: what became of every one of them."""
-        self._require_open()
         outcomes: list[Appended | RivvenError] = []
-        now_ms, journal = self._clock.now_ms(), self._journal
+        now_ms = self._clock.now_ms()
         for log, batch, header in batches:
             try:
-                if log.deleted or self._policy.writes == 0:
-                    done = self.append(log, batch, header, now_ms=now_ms)
-                else:
-                    journal.admit(len(batch))
-                    done = log.append(batch, header, now_ms=now_ms)
-                    journal.queue(log, Kind.APPEND, batch, done[1])
+                outcomes.append(self.append(log, batch, header, now_ms=now_ms))
             except RivvenError as error:
                 outcomes.append(error)
-            except OSError as error:
-                self._end(error, log.active.path)
-            else:
-                outcomes.append(done)
         return outcomes
 
     def append_run(

@@ -13,11 +13,9 @@ from typing import TYPE_CHECKING
 
 from rivven.limits import OFFSET_DELTA_MAX
 from rivven.ports import Buffer, File
-from rivven.record import NATIVE, BatchHeader
+from rivven.record import NATIVE, PREFIX_BYTES, BatchHeader
 
 NO_TIMESTAMP = -1
-PREFIX_BYTES = 12
-"""What a batch's length does not count: its base offset and the length itself."""
 PLACE = struct.Struct(">qii")
 """How a batch begins: base offset, length, leader epoch. Written over it in one go."""
 
