@@ -14,6 +14,8 @@ UV := $(BIN)/uv
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 MAKEFLAGS += --no-builtin-rules
+# Tests and pipelines start interpreters by the hundred; none of them should compile again what another has compiled
+unexport PYTHONDONTWRITEBYTECODE
 
 key = $(shell sha256sum $(1) 2>/dev/null | sha256sum | cut -c 1-16)
 done = @mkdir -p .make && rm -f .make/$(1)-* && touch $@
@@ -31,7 +33,7 @@ HAS_NATIVE := .make/native-$(call key,$(NATIVE_SOURCES) setup.py)-$(if $(shell c
 
 ## Everyday
 
-.PHONY: help setup demo test lint docs bench bench-quick soak lock clean distclean
+.PHONY: help setup demo test lint docs bench bench-quick soak classes lock clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -41,7 +43,9 @@ setup: $(HAS_NATIVE) $(HAS_JAVA) ## create or renew .venv with everything the ot
 demo: setup ## a first look, start to end
 	$(PY) -m demo.demo $(ARGS)
 
-test: lint $(HAS_CLASSES) ## lint, then every test but the soak
+test: setup ## lint, then every test but the soak
+	@$(MAKE) --no-print-directory classes > .make/classes.log 2>&1 & \
+	  $(MAKE) --no-print-directory lint; linted=$$?; wait; cat .make/classes.log; exit $$linted
 	$(PY) -m pytest -n $(WORKERS) --dist loadgroup -m "not soak" $(ARGS)
 
 lint: setup ## ruff and mypy, changing nothing
@@ -60,7 +64,7 @@ bench: setup $(HAS_PEERS) ## measure, beside Kafka, Redis, NATS and others: abou
 bench-quick: setup $(HAS_PEERS) ## the same in under five minutes, only to see that it runs
 	$(PY) -m bench --quick $(ARGS)
 
-soak: setup $(HAS_CLASSES) ## the tests that run for minutes
+soak: setup classes ## the tests that run for minutes
 	$(PY) -m pytest -n $(WORKERS) --dist loadgroup -m soak --hypothesis-profile=soak --timeout=0 $(ARGS)
 
 ## Dependencies: `make lock` after a change in pyproject.toml; `make lock UPGRADE=1` takes the newest of all
@@ -93,7 +97,9 @@ $(HAS_PEERS): $(HAS_LOCKED)
 	  then mkdir -p .make && rm -f .make/peers-* && touch $@; \
 	  else echo "bench: not all peers can be installed here; the results will say which"; fi
 
-# Tests start Spark some fifty times; this halves what a start takes.
+# Tests start Spark a dozen times; this halves what a start takes.
+classes: $(HAS_CLASSES)
+
 $(HAS_CLASSES): $(HAS_JAVA)
 	@if $(BIN)/rivven-connect prepare; then mkdir -p .make && rm -f .make/classes-* && touch $@; \
 	else echo "test: Spark will start as slowly as ever"; fi
