@@ -54,7 +54,7 @@ class Rate(NamedTuple):
 def run(*, quick: bool = False) -> list[Result]:
     results: list[Result] = []
     for shown, value_bytes in VALUE_BYTES.items():
-        results += records(shown, value_bytes, rounds=1 if quick else 5, share=0.1 if quick else 1.0)
+        results += records(shown, value_bytes, rounds=1 if quick else 11, share=0.1 if quick else 1.0)
     return [*results, *many(rounds=1 if quick else 5, seconds=0.5 if quick else 2.0)]
 
 
