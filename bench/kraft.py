@@ -93,7 +93,7 @@ class Kafka(Peer):
             return False
         return all(part.leader >= 0 for topic in topics for part in topic.partitions.values())
 
-    def reset(self, partitions: int) -> None:
+    def _empty(self, partitions: int) -> None:
         self.create(TOPIC, partitions)
 
     def create(self, topic: str, partitions: int) -> None:

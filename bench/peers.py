@@ -32,6 +32,8 @@ from rivven.wire import responses as tell
 ROOT = Path(__file__).parent.parent
 START_S = STOP_S = 180.0
 """Long, since some have ten thousand partitions to see to."""
+REST_S, REST_S_MAX = 0.1, 2.0
+"""How long a peer must do next to nothing to be at rest, and how long it is given for that."""
 POLL_S = 0.005
 TOPIC = "bench"
 TOPIC_PARTITIONS_MAX = 1000
@@ -102,9 +104,19 @@ class Peer(ABC):
     @abstractmethod
     def _await_ready(self) -> None: ...
 
-    @abstractmethod
     def reset(self, partitions: int) -> None:
-        """Empty the topic, so that rounds start alike."""
+        """Empty the topic and wait until all is quiet, so that rounds start alike: what a peer does later to get rid
+        of the last round is no part of the next one."""
+        self._empty(partitions)
+        end_s = time.monotonic() + REST_S_MAX
+        while time.monotonic() < end_s:
+            begun_s = cpu_seconds(self.pid)
+            time.sleep(REST_S)
+            if cpu_seconds(self.pid) - begun_s < REST_S / 4:
+                return
+
+    @abstractmethod
+    def _empty(self, partitions: int) -> None: ...
 
     def create(self, topic: str, partitions: int) -> None:
         """A topic of another name, empty, for those who have partitions."""
@@ -183,7 +195,7 @@ class Rivvend(Peer):
         assert found is not None, line
         self.port = int(found[1])
 
-    def reset(self, partitions: int) -> None:
+    def _empty(self, partitions: int) -> None:
         self.create(TOPIC, partitions)
 
     def create(self, topic: str, partitions: int) -> None:
@@ -231,7 +243,7 @@ class Redis(Peer):
     def _await_ready(self) -> None:
         self._wait_until(self._is_listening)
 
-    def reset(self, partitions: int) -> None:
+    def _empty(self, partitions: int) -> None:
         del partitions
         with socket.create_connection(("127.0.0.1", self.port), timeout=START_S) as link:
             link.sendall(b"FLUSHALL\r\n")
@@ -271,7 +283,7 @@ class Nats(Peer):
     def _ports_path(self) -> Path:
         return self.home / f"nats-server_{self.pid}.ports"
 
-    def reset(self, partitions: int) -> None:
+    def _empty(self, partitions: int) -> None:
         del partitions
         self._ask(f"$JS.API.STREAM.DELETE.{TOPIC}", b"")
         wanted = {"name": TOPIC, "subjects": [f"{TOPIC}.>"], "storage": "file", "num_replicas": 1}
@@ -310,7 +322,7 @@ class MockBroker(Peer):
     def _await_ready(self) -> None:
         self.port = int(self._read_line())
 
-    def reset(self, partitions: int) -> None:
+    def _empty(self, partitions: int) -> None:
         assert partitions <= MOCK_PARTITIONS  # and it forgets by itself
 
     @classmethod

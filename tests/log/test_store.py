@@ -81,6 +81,19 @@ def test_the_policy_none_syncs_nothing_and_shows_at_once():
     assert (world.log().high_watermark, world.store.waiting, world.disk.syncs) == (1, 0, before)
 
 
+def test_under_the_policy_none_only_a_full_segment_asks_for_a_checkpoint():
+    world = new_world(policy="none")
+    world.store.create_topic("wide", 50, SMALL)
+    finish_chores(world.store)
+    for partition in range(50):
+        world.put(batch_of(b"v"), topic="wide", partition=partition)
+    assert not world.store.has_chores, "that a partition has its first batch is no reason to sync all of them"
+    log = world.store.log("wide", 0)
+    while len(log.segments) == 1:
+        world.put(batch_of(bytes(100)), topic="wide", partition=0)
+    assert world.store.has_chores
+
+
 def test_after_a_truncation_the_policy_none_keeps_what_came_later():
     world = new_world(policy="none")
     for number in range(10):

@@ -378,7 +378,7 @@ class Store:
             self._journal.queue(log, Kind.APPEND, batch, done[1])
         else:
             log.advance(done.next_offset)
-            if done.position == 0:
+            if done.position == 0 and done.base_offset > log.start:
                 self._checkpoint_wanted = True  # the segment before it is complete, and wants its sync
         return done
 
@@ -418,7 +418,7 @@ class Store:
                 at += header.batch_bytes
         else:
             log.advance(done.next_offset)
-            if done.position == 0:
+            if done.position == 0 and done.base_offset > log.start:
                 self._checkpoint_wanted = True  # the segment before it is complete, and wants its sync
         return done
 
