@@ -70,6 +70,7 @@ cdef enum:
     SLOTS_KEPT_MAX = 64
     TAKEN_BYTES_MAX = 32768
     ROOMY_BYTES_MIN = 128 * 1024  # what is longer is received where it stays
+    PEEKED_BYTES = 4096  # so much elsewhere, if it is expected to be long
     KEPT_BYTES_MAX = 64 * 1024 * 1024
 
 
@@ -297,7 +298,9 @@ cdef class Line:
         if left:
             memcpy(at, PyByteArray_AS_STRING(self.rest), left)
         # Small requests are many in few bytes, and others want their turn; of large ones as many as there is room for
-        room = lines.shared_bytes if self.bulky or left else min(TAKEN_BYTES_MAX, lines.shared_bytes)
+        room = lines.shared_bytes
+        if not left and (self.lengthy or not self.bulky):
+            room = min(PEEKED_BYTES if self.lengthy else TAKEN_BYTES_MAX, room)
         count = recv(self.fd, at + left, room - left, MSG_DONTWAIT)
         code = errno
         lines.receives += 1
@@ -311,12 +314,14 @@ cdef class Line:
             self.seen_us = lines.turn_us  # what trickles in does not count as a sign of life
             left -= taken
             memmove(at, at + taken, left)
+        self.lengthy = False
         if left and self.fd >= 0:  # an answer may have been that there is none
             room = lines.taker.begins(self, at, left)
             if room < ROOMY_BYTES_MIN:
                 room = min(room, left)  # others may come with the rest of it
             if room and lines.kept_bytes + room <= KEPT_BYTES_MAX:
-                return self.keep(at, left, room)
+                self.keep(at, left, room)
+                return self.receive_rest() if room > left else 0  # most of the time it is there, too
             self.protocol.buffer_updated(left)
         return 0
 
@@ -336,6 +341,7 @@ cdef class Line:
         self.let_go()  # first: whoever takes it may find out that the line is lost
         if self.lines.taker.take(self, at, room, whole):
             self.seen_us = self.lines.turn_us
+            self.lengthy = True
             return 0
         return self.hand_on(whole, room)
 
