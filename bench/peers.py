@@ -106,8 +106,9 @@ class Peer(ABC):
 
     def reset(self, partitions: int) -> None:
         """Empty the topic and wait until all is quiet, so that rounds start alike: what a peer does later to get rid
-        of the last round is no part of the next one."""
+        of the last round is no part of the next one, nor is what the kernel has still to write of it."""
         self._empty(partitions)
+        os.sync()
         end_s = time.monotonic() + REST_S_MAX
         while time.monotonic() < end_s:
             begun_s = cpu_seconds(self.pid)
