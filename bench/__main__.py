@@ -23,6 +23,7 @@ from typing import Any
 
 from bench import page, plots
 from bench.machine import about
+from bench.memory import QUICK_WARM_BYTES, WARM_BYTES, ballast
 
 PARTS = (
     *("record", "commit", "log", "start", "produce", "small", "durable", "beside", "client", "kafka", "transactions"),
@@ -45,6 +46,7 @@ def main() -> int:
     if chosen.quick:  # half of its time would be that of compilers
         os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
     machine = about() | {"quick": chosen.quick}
+    ballast.want(QUICK_WARM_BYTES if chosen.quick else WARM_BYTES)
     parts = chosen.parts or PARTS
     results: list[Result] = earlier(parts) if chosen.publish else []
     begun = time.perf_counter()

@@ -25,6 +25,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
+from bench.memory import ballast
 from rivven.wire import Request, Response, Splitter, decode_response, encode_request
 from rivven.wire import requests as ask
 from rivven.wire import responses as tell
@@ -107,8 +108,14 @@ class Peer(ABC):
     def reset(self, partitions: int) -> None:
         """Empty the topic and wait until all is quiet, so that rounds start alike: what a peer does later to get rid
         of the last round is no part of the next one, nor is what the kernel has still to write of it."""
+        ballast.take_back()
         self._empty(partitions)
+        ballast.take_all()
         os.sync()
+        self._come_to_rest()
+        ballast.drop()
+
+    def _come_to_rest(self) -> None:
         end_s = time.monotonic() + REST_S_MAX
         while time.monotonic() < end_s:
             begun_s = cpu_seconds(self.pid)
