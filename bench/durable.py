@@ -22,7 +22,7 @@ PARTITIONS_TARGET = 0.7
 
 
 def run(*, quick: bool = False) -> list[Result]:
-    rounds, seconds = (1, 0.8) if quick else (5, 1.2)
+    rounds, seconds = (1, 0.4) if quick else (5, 1.2)
     ours, redis = partial(Rivvend, policy="every_write"), partial(Redis, appendfsync="always")
     results: list[Result] = []
     others = (redis, partial(Nats, sync_always=True), partial(Kafka, sync_always=True))

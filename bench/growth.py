@@ -32,7 +32,7 @@ def run(*, quick: bool = False) -> list[Result]:
     wanted = QUICK_PARTITIONS if quick else PARTITIONS
     most, note = affordable(wanted[-1], files_each=PARTITION_FILES)
     counts = [*wanted[:-1], most]
-    with running(Rivvend, Kafka) as (peers, missing):
+    with running(Rivvend, Kafka, afresh=True) as (peers, missing):
         results = [result for count in counts for result in grown(peers, count, quick=quick)]
     results = [noted(result, note if result["x"] == f"{most:,}" else {}) for result in results]
     return results + left_out("growth", missing)

@@ -12,7 +12,6 @@ from pathlib import Path
 
 WARM_BYTES = 5 << 29
 """What the fastest of all writes in one round, and a little more."""
-QUICK_WARM_BYTES = 1 << 28
 SHARE_MAX = 4
 """Of what the machine has to spare, a fourth at most."""
 PIECE_BYTES = 1 << 26
@@ -24,6 +23,11 @@ class Ballast:
         self._pieces: list[mmap.mmap] = []
         self._cached_bytes = 0
         """In the page cache, when a round began."""
+
+    @property
+    def is_wanted(self) -> bool:
+        """Only where figures count: it takes longer than a round."""
+        return self._wanted_bytes > 0
 
     def want(self, wanted_bytes: int) -> None:
         """How much to hold from now on, if the machine has it."""

@@ -22,6 +22,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -61,11 +62,13 @@ class Peer(ABC):
     name: str
     speaks: str
     """The protocol, a name that `bench.frames` knows."""
+    slow_to_start = False
     serves_kafka_clients = False
     """Whether they can read there what they wrote."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
+        self.kind = type(self).__name__
         self.port = 0
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -108,6 +111,9 @@ class Peer(ABC):
     def reset(self, partitions: int) -> None:
         """Empty the topic and wait until all is quiet, so that rounds start alike: what a peer does later to get rid
         of the last round is no part of the next one, nor is what the kernel has still to write of it."""
+        if not ballast.is_wanted:
+            self._empty(partitions)
+            return
         ballast.take_back()
         self._empty(partitions)
         ballast.take_all()
@@ -343,8 +349,33 @@ class MockBroker(Peer):
 
 
 @contextmanager
-def running(*wanted: Callable[[Path], Peer], under: str | Path = ".") -> Iterator[tuple[list[Peer], list[str]]]:
-    """Start these, each in a directory of its own, on the disk we stand on: those who run, and why others do not."""
+def quickly() -> Iterator[None]:
+    """Until it ends, who is slow to start serves one part after another."""
+    global _quick
+    with tempfile.TemporaryDirectory(prefix=".bench-peers-", dir=".") as root, ExitStack() as stack:
+        _quick = _Quick(Path(root).resolve(), stack)
+        try:
+            yield
+        finally:
+            _quick = None
+
+
+@dataclass
+class _Quick:
+    home: Path
+    stack: ExitStack
+    started: dict[str, Peer] = field(default_factory=dict)
+
+
+_quick: _Quick | None = None
+
+
+@contextmanager
+def running(
+    *wanted: Callable[[Path], Peer], under: str | Path = ".", afresh: bool = False
+) -> Iterator[tuple[list[Peer], list[str]]]:
+    """Start these, each in a directory of its own, on the disk we stand on: those who run, and why others do not.
+    `afresh`: nobody who has served others before."""
     with tempfile.TemporaryDirectory(prefix=".bench-peers-", dir=under) as root, ExitStack() as stack:
         peers: list[Peer] = []
         missing: list[str] = []
@@ -355,10 +386,23 @@ def running(*wanted: Callable[[Path], Peer], under: str | Path = ".") -> Iterato
             except Unavailable as why:
                 missing.append(f"{peer.name}: {why}")
                 continue
+            if _quick is not None and peer.slow_to_start and not afresh:
+                peers.append(_started(_quick, peer))
+                continue
             peer.start()
             stack.callback(peer.stop)
             peers.append(peer)
         yield peers, missing
+
+
+def _started(quick: _Quick, peer: Peer) -> Peer:
+    """This one, or one like it that has been started before."""
+    if peer.kind not in quick.started:
+        peer.home = quick.home / str(len(quick.started))
+        peer.start()
+        quick.stack.callback(peer.stop)
+        quick.started[peer.kind] = peer
+    return quick.started[peer.kind]
 
 
 def create_many(peer: Peer, partitions: int) -> list[tuple[str, int]]:

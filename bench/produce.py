@@ -70,4 +70,4 @@ def ways(peer: Peer, value_bytes: int, seconds: float) -> dict[str, Callable[[],
 def measured(peer: Peer, plan: Plan, *, seconds: float) -> Figures:
     """One round, from an empty topic: what was written before must not fill the disk or the memory."""
     peer.reset(PRODUCERS)
-    return load.run(peer, plan, Shape(connections=PRODUCERS, depth=IN_FLIGHT, seconds=seconds, warmup_s=0.3))
+    return load.run(peer, plan, Shape(connections=PRODUCERS, depth=IN_FLIGHT, seconds=seconds, warmup_s=seconds / 4))
