@@ -1,8 +1,8 @@
 """Memory that is really there when a round begins.
 
-A virtual machine gives memory that nobody uses back to its host within seconds, and gets it again page by page, at a
-twentieth of the speed. Whoever fills the page cache fastest would pay most for it, and we would measure the host. So
-between two rounds this process holds memory that it has touched, and it lets go of it right before the clock starts.
+A virtual machine gives memory that nobody uses back to its host within seconds, and gets it again page by page: at
+0.2 GB/s where we measured it. Whoever fills the page cache fastest would pay most for that, and we would measure the
+host. So between two rounds this process holds memory that it has touched, and lets go of it when the clock starts.
 """
 
 from __future__ import annotations
