@@ -57,13 +57,12 @@ class Kafka(Peer):
     """Apache Kafka, one node."""
 
     speaks = "kafka"
-    slow_to_start = True
     serves_kafka_clients = True
 
     def __init__(self, home: Path, *, sync_always: bool = False) -> None:
         super().__init__(home)
         self.name = "Apache Kafka"
-        self.kind += " that syncs" if sync_always else ""
+        self.kept_as = f"Kafka, sync_always={sync_always}"
         self._sync_always = sync_always
 
     @classmethod

@@ -62,13 +62,13 @@ class Peer(ABC):
     name: str
     speaks: str
     """The protocol, a name that `bench.frames` knows."""
-    slow_to_start = False
     serves_kafka_clients = False
     """Whether they can read there what they wrote."""
+    kept_as: str | None = None
+    """Under which name a quick run keeps it for the parts that follow, because it takes long to start."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        self.kind = type(self).__name__
         self.port = 0
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -348,26 +348,37 @@ class MockBroker(Peer):
         return str(confluent_kafka.libversion()[0])
 
 
+@dataclass
+class Kept:
+    """Who is slow to start and serves one part after another."""
+
+    home: Path
+    peers: dict[str, Peer] = field(default_factory=dict)
+
+    def started(self, peer: Peer, name: str) -> Peer:
+        """This one, or one like it that was started before."""
+        if name not in self.peers:
+            peer.home = self.home / str(len(self.peers))
+            peer.start()
+            self.peers[name] = peer
+        return self.peers[name]
+
+
+_kept: Kept | None = None
+
+
 @contextmanager
 def quickly() -> Iterator[None]:
-    """Until it ends, who is slow to start serves one part after another."""
-    global _quick
-    with tempfile.TemporaryDirectory(prefix=".bench-peers-", dir=".") as root, ExitStack() as stack:
-        _quick = _Quick(Path(root).resolve(), stack)
+    """Until it ends, `running` keeps those who are slow to start."""
+    global _kept
+    with tempfile.TemporaryDirectory(prefix=".bench-peers-", dir=".") as root:
+        kept = _kept = Kept(Path(root).resolve())
         try:
             yield
         finally:
-            _quick = None
-
-
-@dataclass
-class _Quick:
-    home: Path
-    stack: ExitStack
-    started: dict[str, Peer] = field(default_factory=dict)
-
-
-_quick: _Quick | None = None
+            _kept = None
+            for peer in kept.peers.values():
+                peer.stop()
 
 
 @contextmanager
@@ -386,23 +397,13 @@ def running(
             except Unavailable as why:
                 missing.append(f"{peer.name}: {why}")
                 continue
-            if _quick is not None and peer.slow_to_start and not afresh:
-                peers.append(_started(_quick, peer))
+            if _kept is not None and peer.kept_as is not None and not afresh:
+                peers.append(_kept.started(peer, peer.kept_as))
                 continue
             peer.start()
             stack.callback(peer.stop)
             peers.append(peer)
         yield peers, missing
-
-
-def _started(quick: _Quick, peer: Peer) -> Peer:
-    """This one, or one like it that has been started before."""
-    if peer.kind not in quick.started:
-        peer.home = quick.home / str(len(quick.started))
-        peer.start()
-        quick.stack.callback(peer.stop)
-        quick.started[peer.kind] = peer
-    return quick.started[peer.kind]
 
 
 def create_many(peer: Peer, partitions: int) -> list[tuple[str, int]]:
