@@ -70,7 +70,7 @@ cdef enum:
     SLOTS_KEPT_MAX = 64
     TAKEN_BYTES_MAX = 32768
     ROOMY_BYTES_MIN = 128 * 1024  # what is longer is received where it stays
-    PEEKED_BYTES = 4096  # so much elsewhere, if it is expected to be long
+    PEEKED_BYTES = 4096
     KEPT_BYTES_MAX = 64 * 1024 * 1024
 
 
@@ -297,10 +297,13 @@ cdef class Line:
             return self.receive_rest()
         if left:
             memcpy(at, PyByteArray_AS_STRING(self.rest), left)
-        # Small requests are many in few bytes, and others want their turn; of large ones as many as there is room for
+        # Small requests are many in few bytes, and others want their turn; of large ones as many as there is room for;
+        # of one so long that it is received where it stays, only enough to know it by
         room = lines.shared_bytes
-        if not left and (self.lengthy or not self.bulky):
-            room = min(PEEKED_BYTES if self.lengthy else TAKEN_BYTES_MAX, room)
+        if not left and self.lengthy:
+            room = min(PEEKED_BYTES, room)
+        elif not left and not self.bulky:
+            room = min(TAKEN_BYTES_MAX, room)
         count = recv(self.fd, at + left, room - left, MSG_DONTWAIT)
         code = errno
         lines.receives += 1
