@@ -44,8 +44,7 @@ demo: setup ## a first look, start to end
 	$(PY) -m demo.demo $(ARGS)
 
 test: setup ## lint, then every test but the soak
-	@$(MAKE) --no-print-directory classes > .make/classes.log 2>&1 & \
-	  $(MAKE) --no-print-directory lint; linted=$$?; wait; cat .make/classes.log; exit $$linted
+	@$(MAKE) --no-print-directory classes & $(MAKE) --no-print-directory lint; linted=$$?; wait; exit $$linted
 	$(PY) -m pytest -n $(WORKERS) --dist loadgroup -m "not soak" $(ARGS)
 
 lint: setup ## ruff and mypy, changing nothing
@@ -58,7 +57,7 @@ docs: setup ## the documentation, into site/
 	@! grep -rlE --include='*.html' '<(script|link|img|iframe)[^>]* (src|href)="?(https?:)?//' site \
 	  || { echo "docs: these pages load something from outside" >&2; exit 1; }
 
-bench: setup $(HAS_PEERS) ## measure, beside Kafka, Redis, NATS and others: about an hour
+bench: setup $(HAS_PEERS) ## measure, beside Kafka, Redis, NATS and others: more than an hour
 	$(PY) -m bench $(ARGS)
 
 bench-quick: setup $(HAS_PEERS) ## the same in under five minutes, only to see that it runs
@@ -99,8 +98,9 @@ $(HAS_PEERS): $(HAS_LOCKED)
 
 # Tests start Spark a dozen times; this halves what a start takes.
 classes: $(HAS_CLASSES)
+	@:
 
-$(HAS_CLASSES): $(HAS_JAVA)
+$(HAS_CLASSES): | $(HAS_JAVA)
 	@if $(BIN)/rivven-connect prepare; then mkdir -p .make && rm -f .make/classes-* && touch $@; \
 	else echo "test: Spark will start as slowly as ever"; fi
 
