@@ -232,6 +232,20 @@ def test_a_reader_sees_neither_what_was_deleted_nor_a_topic_of_the_same_name(wor
 # Waiting
 
 
+def test_whoever_waits_for_the_disk_hears_of_a_sync_that_another_request_needed(world: World) -> None:
+    for topic in ("t", "other"):
+        world.ask(ask.CreateTopic(topic, 1))
+    world.ask(ask.Publish("other", 0, None, b"v"))
+    written = world.send(ask.Publish("t", 0, None, b"v"))
+    polling = world.send(ask.Consume("t", 0, 0, 10, None, 5000))
+    world.broker.turn()
+    assert written.response is None
+    world.send(ask.DeleteRecords("other", (ask.PartitionOffset(0, 1),)))
+    world.broker.turn()
+    assert isinstance(written.response, tell.Published)
+    assert values(polling.response) == [b"v"]
+
+
 def test_a_long_poll_is_answered_when_something_comes(world: World) -> None:
     world.ask(ask.CreateTopic("t", 1))
     waiting = [world.send(ask.Consume("t", 0, 0, 10, None, 5000)), world.send(fetch("t", 0, 0, wait_ms=5000))]

@@ -133,6 +133,37 @@ def test_pump_never_waits_and_tells_whose_data_became_durable():
     assert (world.log().durable, world.store.waiting) == (2, 0)
 
 
+def test_pump_tells_also_what_a_flush_or_an_append_without_sync_has_moved_and_tells_it_once():
+    world = new_world()
+    world.store.create_topic("other", 1, SMALL)
+    world.put(batch_of(b"a"))
+    world.put(batch_of(b"b"), topic="other")
+    world.store.delete_before(world.log("other"), 0)
+    assert world.log().durable == 1, "everybody's writes went to the disk with it"
+    assert set(world.store.pump()) == {world.log(), world.log("other")}
+    assert world.store.pump() == []
+    quick = new_world(policy="none")
+    quick.put(batch_of(b"a"))
+    quick.put(batch_of(b"b"))
+    assert quick.store.pump() == [quick.log()]
+    assert quick.store.pump() == []
+
+
+def test_a_flush_that_fails_halfway_leaves_it_to_pump_to_tell_what_it_has_moved():
+    world = new_world()
+    world.disk.auto_complete = False
+    world.put(batch_of(b"a"))
+    world.store.pump()
+    assert world.disk.step()
+    world.put(batch_of(b"b"))
+    world.disk.fail("write", ENOSPC, path_contains="wal")
+    world.disk.auto_complete = True
+    with pytest.raises(DiskFull):
+        world.store.flush()
+    assert world.store.pump() == [world.log()]
+    assert world.log().durable == 1
+
+
 def test_a_group_that_gathers_is_due_at_the_end_of_its_window():
     world = new_world(eager=False, window_us=200)
     now_us = world.clock.now_us()

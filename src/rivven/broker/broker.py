@@ -141,13 +141,11 @@ class Broker:
         publisher = self._publisher
         publisher.append_gathered()
         moved = self.store.pump()
-        # Under a policy without syncs the offset has moved already, and no group will say so.
-        durable = {**dict.fromkeys(moved), **dict.fromkeys(publisher.waiting_logs())}
-        if not durable:
+        if not moved:
             return False
         before = self.stats.batches_in
-        publisher.answer_durable(durable)
-        self._waiting.wake(durable)
+        publisher.answer_durable(moved)
+        self._waiting.wake(moved)
         return self.stats.batches_in != before or publisher.is_gathering
 
     def end_waiting(self) -> None:

@@ -384,9 +384,6 @@ class Publisher:
             if not waiting:
                 self._undurable.pop(log, None)
 
-    def waiting_logs(self) -> list[Log]:
-        return list(self._undurable)
-
     def abandon(self, log: Log, error: RivvenError) -> None:
         """The log is gone: nobody will hear that their records are durable."""
         for _, _, answer in self._undurable.pop(log, ()):

@@ -59,6 +59,8 @@ class Journal(Queue):
         self.admit = self._commit.admit
         """Raise `Overloaded` if too much waits already to take so many bytes more."""
         self._make_room = make_room
+        self.moved: dict[Log, None] = {}
+        """Whose durable offset has moved since `pump` last said so; whoever moves one puts the log here."""
         self._under_way: _Submission | None = None
         self._retry_us: int | None = None
         """When to submit the group under way once more, after the disk had no room for it."""
@@ -98,20 +100,21 @@ class Journal(Queue):
 
     def pump(self) -> list[Log]:
         """Take the group that is done, if one is, and hand over the next. Never waits. Returns the logs whose
-        durable offset moved."""
-        moved: list[Log] = []
+        durable offset has moved since the last time, in whatever way."""
         commit = self._commit
         if commit.busy and self._retry_us is None and (completion := self._committer.completed()):
-            moved = self._completed(completion)
+            self._completed(completion)
         if self._retry_us is not None and self._clock.now_us() >= self._retry_us:
             self._submit()
         if not commit.busy and commit.groups and self._wal.has_room(self._next_bytes()):
             self._take()  # without room the spare is being prepared, or a checkpoint must free a file first
-        return moved
+        if not self.moved:
+            return []
+        moved, self.moved = self.moved, {}
+        return list(moved)
 
-    def flush(self, *, sync: bool = False) -> list[Log]:
+    def flush(self, *, sync: bool = False) -> None:
         """Wait until everything queued is done; with `sync` also onto the medium, whatever the policy says."""
-        moved: list[Log] = []
         while self._commit.busy or self._commit.groups:
             if not self._commit.busy:
                 if not self._wal.has_room(self._next_bytes()):
@@ -120,10 +123,9 @@ class Journal(Queue):
             elif self._retry_us is not None:
                 self._submit()
             elif completion := self._committer.wait(WAIT_MS):
-                moved += self._completed(completion)
+                self._completed(completion)
                 if self._retry_us is not None:
                     raise DiskFull(wanted_bytes=self._commit.waiting_bytes, path=self._wal.directory)
-        return moved
 
     def withdraw(self) -> None:
         """Forget what is queued, after a `flush` that found no room for it. The next group takes its place."""
@@ -155,16 +157,15 @@ class Journal(Queue):
         file, buffers, position, sync = self._under_way
         self._committer.submit(file, buffers, position, sync=sync)
 
-    def _completed(self, completion: Completion) -> list[Log]:
+    def _completed(self, completion: Completion) -> None:
         if completion.error is not None:
             self._failed(completion.error, in_sync=completion.failed_sync)
-            return []
+            return
         group = self._commit.done()
         self._wal.wrote(len(group.writes), completion)
-        moved: dict[Log, int] = dict(map(_moved, group.writes))  # the last of each log counts
-        for log, upto in moved.items():
+        for log, upto in dict(map(_moved, group.writes)).items():  # the last of each log counts
             log.advance(upto)
-        return list(moved)
+            self.moved[log] = None
 
     def _failed(self, error: OSError, *, in_sync: bool) -> None:
         if in_sync or error.errno not in NO_ROOM:

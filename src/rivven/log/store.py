@@ -378,6 +378,7 @@ class Store:
             self._journal.queue(log, Kind.APPEND, batch, done[1])
         else:
             log.advance(done.next_offset)
+            self._journal.moved[log] = None
             if done.position == 0 and done.base_offset > log.start:
                 self._checkpoint_wanted = True  # the segment before it is complete, and wants its sync
         return done
@@ -418,6 +419,7 @@ class Store:
                 at += header.batch_bytes
         else:
             log.advance(done.next_offset)
+            self._journal.moved[log] = None
             if done.position == 0 and done.base_offset > log.start:
                 self._checkpoint_wanted = True  # the segment before it is complete, and wants its sync
         return done
@@ -495,7 +497,7 @@ class Store:
 
     def pump(self) -> list[Log]:
         """Take the group that is done, if one is, and hand over the next. Never waits. Returns the logs whose
-        durable offset moved."""
+        durable offset has moved since the last time, be it by a sync, by a flush or, under `none`, by an append."""
         if self._closed is not None:
             raise StoreClosed(reason=self._closed)
         try:
@@ -503,11 +505,11 @@ class Store:
         except SyncFailed as error:
             self._end(error, WAL)
 
-    def flush(self, *, sync: bool = False) -> list[Log]:
+    def flush(self, *, sync: bool = False) -> None:
         """Wait until everything queued is done; with `sync` also onto the medium, whatever the policy says."""
         self._require_open()
         try:
-            return self._journal.flush(sync=sync)
+            self._journal.flush(sync=sync)
         except SyncFailed as error:
             self._end(error, WAL)
 
