@@ -74,8 +74,8 @@ def run(chosen: argparse.Namespace) -> int:
 
 
 def earlier(parts: Sequence[str]) -> list[Result]:
-    """What was published of the parts that are not measured now. Each result says of which commit it is, and no
-    ratio is of two runs."""
+    """What was published of the parts that are not measured now. Each result says of which commit it is and on what
+    processor it was measured, and no ratio is of two runs."""
     published = PUBLISHED / "results.jsonl"
     if not published.exists():
         return []
@@ -100,7 +100,7 @@ def measure(part: str, *, quick: bool) -> list[Result]:
 def write(folder: Path, machine: Result, results: list[Result]) -> str:
     """All that there is to see of a run, into this folder. Pictures of an older run go."""
     folder.mkdir(parents=True, exist_ok=True)
-    lines = [json.dumps({"commit": machine["commit"], **result}) for result in results]
+    lines = [json.dumps({"commit": machine["commit"], "cpu": machine["cpu"], **result}) for result in results]
     (folder / "results.jsonl").write_text("\n".join([json.dumps({"machine": machine}), *lines]) + "\n")
     for old in folder.glob("*.svg"):
         old.unlink()

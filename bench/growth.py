@@ -21,7 +21,7 @@ from bench.peers import Peer, Rivvend, create_many, running
 from bench.spread import Result, alone, left_out, take_turns, versus
 
 PARTITIONS = (1, 10, 100, 1_000, 10_000)
-QUICK_PARTITIONS = (1, 100)
+QUICK_PARTITIONS = (100,)
 RECORDS = 10
 CONNECTIONS, IN_FLIGHT = 4, 5
 FIRST_S_MAX = 120.0

@@ -40,11 +40,16 @@ def markdown(
         rows = [result for result in results if result["part"] == part]
         if rows:
             pieces += [f"## {part.capitalize()}", question]
-            commit = rows[0].get("commit", machine.get("commit"))
-            if commit != machine.get("commit"):
-                pieces.append(f"Measured in a run of its own, of commit {commit}.")
-            pieces.append(table(rows))
+            pieces += [*another_run(machine, rows[0]), table(rows)]
     return "\n\n".join(pieces) + "\n"
+
+
+def another_run(machine: Mapping[str, Any], result: Result) -> list[str]:
+    """If a part is not of the run that the page is about, which one it is of, and where that was."""
+    if result.get("commit", machine["commit"]) == machine["commit"]:
+        return []
+    where = "" if result.get("cpu", machine["cpu"]) == machine["cpu"] else f", on another machine: {result['cpu']}"
+    return [f"Measured in a run of its own, of commit {result['commit']}{where}."]
 
 
 def summary(results: Sequence[Result]) -> str:

@@ -40,6 +40,7 @@ def run(*, quick: bool = False) -> list[Result]:
                 spark.dataSource.register(kind)
             for size in (100, 1000):
                 results += throughput(spark, peer, size, rows[size], rounds)
+            spark.sparkContext.setLogLevel("OFF")  # a query that is stopped within a batch complains at length
             results += micro_batches(spark, peer, Path(state), QUICK_MICRO_BATCHES if quick else MICRO_BATCHES)
         finally:
             spark.stop()

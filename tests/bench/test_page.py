@@ -55,6 +55,16 @@ def test_every_row_has_as_many_cells_as_the_head():
         assert page.row(result).count("|") == page.HEAD.count("|"), result
 
 
+def test_a_part_of_another_run_says_so_and_on_which_machine_if_it_was_another():
+    own = [each | {"commit": "abc", "cpu": "a processor"} for each in (WIN, EVEN)]
+    text = page.markdown(MACHINE, own, questions=QUESTIONS)
+    assert "run of its own" not in text
+    older = own[0] | {"commit": "old"}
+    assert "run of its own, of commit old.\n" in page.markdown(MACHINE, [older], questions=QUESTIONS)
+    elsewhere = page.markdown(MACHINE, [older | {"cpu": "a slower one"}], questions=QUESTIONS)
+    assert "run of its own, of commit old, on another machine: a slower one.\n" in elsewhere
+
+
 def test_only_a_quick_run_is_called_one():
     assert "quick run" not in page.markdown(MACHINE, ALL, questions=QUESTIONS)
     assert "quick run" in page.markdown({**MACHINE, "quick": True}, ALL, questions=QUESTIONS)
