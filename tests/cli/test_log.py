@@ -16,8 +16,10 @@ import pytest
 
 from rivven import __version__
 from rivven.cli.main import main
+from rivven.log import Document
 from rivven.log.blocking import BlockingStore
 from rivven.record import Codec, encode, encode_marker, partition_for_key
+from rivven.system import SystemDisk
 
 NOW_MS = 1_750_000_000_000
 SMALL = {"segment.bytes": "2000", "index.interval.bytes": "500", "retention.ms": "-1"}
@@ -496,10 +498,17 @@ def test_what_makes_no_sense_is_refused_in_two_lines(run, filled, arguments, say
     assert len(err.splitlines()) == 2
 
 
+def test_a_document_that_the_broker_keeps_is_shown(run, data):
+    Document(SystemDisk(data), "quotas.json", dict).save({"user": {"alice": {"rate": 5}}})
+    code, out, _ = run("dump", data / "quotas.json")
+    assert code == 0
+    assert "user.alice.rate" in out
+
+
 def test_a_file_of_no_known_kind_is_refused(run, filled):
     code, _, err = run("dump", filled / "lock")
     assert code == 2
-    assert "lock is no file of a data directory" in err
+    assert "lock cannot be shown" in err
 
 
 @pytest.mark.parametrize(

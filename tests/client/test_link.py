@@ -57,6 +57,11 @@ def test_nonsense_ends_it(data):
         feed(link, [data])
 
 
+def test_a_web_server_is_called_one():
+    with pytest.raises(ConnectionException, match="that port speaks HTTP"):
+        feed(Link(), [b"HTTP/1.1 400 Bad Request\r\n\r\n"])
+
+
 def test_everybody_hears_of_the_loss():
     link, heard = Link(), []
     late, lost = ConnectionException(reason="late"), ConnectionException(reason="lost")

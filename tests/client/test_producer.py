@@ -208,6 +208,8 @@ def test_a_closed_producer_takes_nothing(tmp_path):
 def test_a_text_is_refused_where_it_is_handed_over(tmp_path):
     async def play():
         async with connected(tmp_path) as client, await client.producer("t") as producer:
+            with pytest.raises(SerializationException, match="pairs of a name and bytes"):
+                await producer.send(b"v", headers={"a": b"b"})
             with pytest.raises(SerializationException, match="encode it"):
                 await producer.put("text")  # type: ignore[arg-type]
             with pytest.raises(SerializationException):

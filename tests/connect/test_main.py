@@ -45,6 +45,18 @@ def test_init_validate_explain(home: Path, capsys: pytest.CaptureFixture[str]) -
     assert [query["name"] for query in json.loads(out)["queries"]] == ["archive"]
 
 
+@pytest.mark.parametrize("command", ["run", "sources", "sinks"])
+def test_a_master_that_is_none_is_refused_before_spark_is_asked(
+    home: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    assert ran(capsys, "init")[0] == 0
+    for master in ("foo", "local[x]", "local[0]", "spark://"):
+        code, _, err = ran(capsys, command, "--once", "--state-dir", "state", "--port", "0", "--master", master)
+        assert code == 2
+        assert "is none of local[*]" in err
+    assert not (home / "state").exists()
+
+
 def blocks(page: str, language: str) -> list[str]:
     text = (DOCS / page).read_text()
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)

@@ -281,6 +281,7 @@ class World:
             client.waiting, client.heard_ms = None, client.sent_ms
             if client.alive:
                 client.hear(result)
+                self.lapse()  # an answer to what was asked a session ago says nothing about now
 
     def lose_request(self, index: int) -> None:
         client, reply_id, _ = self.requests[index]

@@ -14,6 +14,7 @@ from rivven.server.config import (
     ENV,
     FLAGS,
     PATHS,
+    SECTIONS_LATER,
     SETTINGS,
     Misused,
     Resolved,
@@ -398,6 +399,14 @@ def test_a_flag_for_a_later_feature_is_refused_by_name(flags, needs):
 )
 def test_a_section_for_a_later_feature_is_refused_by_name(file, key):
     assert f":1: {key}: not available yet in rivven" in "\n".join(problems(file=file))
+
+
+@pytest.mark.parametrize("name", sorted(SECTIONS_LATER))
+def test_every_section_for_later_is_taken_turned_off(name):
+    file = "enabled: false"
+    for part in reversed(name.split(".")):
+        file = f"{part}: {{{file}}}"
+    settle(file=file)
 
 
 def test_a_section_that_is_turned_off_is_passed_over():

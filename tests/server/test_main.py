@@ -277,6 +277,7 @@ def test_a_second_signal_ends_at_once():
         (OSError(errno.EACCES, "denied"), "choose a port above 1023 with --bind"),
         (OSError(errno.EACCES, "denied", "data/lock"), "data/lock: permission denied; run as the user that owns it"),
         (OSError(errno.EROFS, "read-only", "data"), "data is on a read-only file system"),
+        (OSError(errno.ENOENT, "No such file", "/proc/x"), "/proc/x is not there and cannot be made; choose another"),
         (OSError(errno.EMFILE, "Too many open files"), "raise the limit (ulimit -n"),
         (OSError(errno.EIO, "I/O error", "data/x"), "data/x: I/O error; check the disk"),
         (socket.gaierror(-2, "Name or service not known"), "127.0.0.1:9092 cannot be resolved"),

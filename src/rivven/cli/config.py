@@ -53,9 +53,9 @@ def change(
 ) -> None:
     """Change settings of a topic: all of them, or none if one is wrong.
 
-    Example: keep a week, and only the last value of each key
+    Example: keep a week, and of that only the last value of each key
 
-        rivven topic config set orders retention.ms=604800000 cleanup.policy=compact
+        rivven topic config set orders retention.ms=604800000 cleanup.policy=compact,delete
     """
     wanted = from_pairs(pairs, "set")
     with connected(server) as client:

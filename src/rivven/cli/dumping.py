@@ -57,9 +57,7 @@ def dump_file(path: str, limits: Limits, *, as_json: bool) -> None:
         pass  # says so if it may not be read
     content = read_content(disk, relative, _topic_names(disk))
     if content is None:
-        usage(
-            f"{harmless(name)} is no file of a data directory; those end in .log, .idx, .tidx, .state, .bloom, .wal"
-        )
+        usage(f"{harmless(name)} cannot be shown; what can ends in .log, .idx, .tidx, .state, .bloom, .wal, .json")
     _show_content(content, limits, as_json=as_json)
 
 

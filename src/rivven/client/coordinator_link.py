@@ -101,7 +101,7 @@ class KafkaConnection(asyncio.Protocol):
         except Malformed as error:
             self._end(ConnectionException(reason=f"an answer of {self.address} cannot be read: {error}"))
         if self._splitter.oversized is not None:
-            self._end(ConnectionException(reason=f"an answer of {self._splitter.oversized} bytes is above the limit"))
+            self._end(ConnectionException(reason=self._splitter.about_oversized()))
 
     def _answered(self, body: bytes) -> None:
         if not self._owed:

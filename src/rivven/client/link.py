@@ -70,7 +70,7 @@ class Link:
                 raise ConnectionException(reason=f"an answer cannot be read: {error}") from None
             self._answered(answer.correlation_id, answer.response)
         if self._splitter.oversized is not None:
-            raise ConnectionException(reason=f"an answer of {self._splitter.oversized} bytes is above the limit")
+            raise ConnectionException(reason=self._splitter.about_oversized())
 
     def _answered(self, correlation_id: int, response: Response) -> None:
         # A server that could not read a frame says so with the id 0.

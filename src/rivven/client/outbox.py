@@ -749,7 +749,10 @@ def checked_headers(headers: Iterable[Sequence[Any]]) -> tuple[Headers, int]:
     """Headers as the encoder wants them, and the bytes they take at most."""
     pairs: list[tuple[str, bytes | None]] = []
     size_bytes = 0
-    for name, value in headers:
+    for pair in headers:
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise SerializationException(reason=f"headers are pairs of a name and bytes, not {pair!r:.40}")
+        name, value = pair
         if not isinstance(name, str):
             raise SerializationException(reason=f"a header's name is text, not {type(name).__name__}")
         held = as_bytes(value, "header's value")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import sys
 import time
@@ -52,7 +53,19 @@ ConfigFile = Annotated[
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Let Spark speak, and show tracebacks.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
-Master = Annotated[str, typer.Option("--master", help="Where Spark runs: local[*], spark://host:7077, yarn, k8s://…")]
+MASTER = re.compile(r"local(\[(\*|[1-9]\d*)(,\s*\d+)?\]|-cluster\[.+\])?|(spark|k8s)://.+|yarn")
+
+
+def _master(text: str) -> str:
+    if not MASTER.fullmatch(text):
+        raise typer.BadParameter(f"{text!r} is none of local[*], local[4], spark://host:7077, yarn, k8s://…")
+    return text
+
+
+Master = Annotated[
+    str,
+    typer.Option("--master", help="Where Spark runs: local[*], spark://host:7077, yarn, k8s://…", callback=_master),
+]
 Remote = Annotated[
     str | None, typer.Option("--remote", help="A Spark Connect server: sc://host:15002.", show_default=False)
 ]
@@ -467,18 +480,34 @@ def run(
 
 @app.command()
 def sources(
-    config: ConfigFile = None, verbose: Verbose = False, once: Once = False, master: Master = "local[*]"
+    config: ConfigFile = None,
+    verbose: Verbose = False,
+    once: Once = False,
+    master: Master = "local[*]",
+    remote: Remote = None,
+    state_dir: StateDir = None,
+    port: Port = None,
+    no_http: NoHttp = False,
 ) -> None:
     """Run only the sources of a file."""
-    _run(None, config=config, verbose=verbose, once=once, master=master, kinds=("source",))
+    where: Any = {"master": master, "remote": remote, "state_dir": state_dir, "port": port, "http": not no_http}
+    _run(None, config=config, verbose=verbose, once=once, kinds=("source",), **where)
 
 
 @app.command()
 def sinks(
-    config: ConfigFile = None, verbose: Verbose = False, once: Once = False, master: Master = "local[*]"
+    config: ConfigFile = None,
+    verbose: Verbose = False,
+    once: Once = False,
+    master: Master = "local[*]",
+    remote: Remote = None,
+    state_dir: StateDir = None,
+    port: Port = None,
+    no_http: NoHttp = False,
 ) -> None:
     """Run only the sinks of a file."""
-    _run(None, config=config, verbose=verbose, once=once, master=master, kinds=("sink", "dead_letters"))
+    where: Any = {"master": master, "remote": remote, "state_dir": state_dir, "port": port, "http": not no_http}
+    _run(None, config=config, verbose=verbose, once=once, kinds=("sink", "dead_letters"), **where)
 
 
 def _run(

@@ -28,6 +28,7 @@ from .wal import ENTRY, FILE, FILE_MAGIC, GROUP, GROUP_CRC_FROM, GROUP_MAGIC, OF
 
 Cell = str | int | bool | None
 DOCUMENTS: dict[str, type[object]] = {METADATA: TopicList, CHECKPOINT: Checkpoint, CLEANER: CleanerState}
+"""Those of the log; what the broker keeps beside them is shown as it stands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +48,8 @@ def read_content(disk: Disk, path: str, topics: Mapping[bytes, str] | None = Non
     """The content of a side file; None for a name that says nothing. `topics` names the ids in groups."""
     name = path.rpartition("/")[2]
     plain = name.removesuffix(".bak")
-    if plain in DOCUMENTS:
-        return _document(disk, path, DOCUMENTS[plain])
+    if plain.endswith(".json"):
+        return _document(disk, path, DOCUMENTS.get(plain, dict))
     match re.fullmatch(r"(\d+)(\.[a-z]+)", name):
         case None:
             return None

@@ -725,7 +725,7 @@ def _read_value(value: YamlNode, name: str, origin: Origin, found: list[Given], 
 
 
 def _is_section(name: str) -> bool:
-    return any(known.startswith(f"{name}.") for known in PATHS)
+    return any(known.startswith(f"{name}.") for known in (*PATHS, *SECTIONS_LATER))
 
 
 def _means_off(value: YamlNode) -> bool:
@@ -911,7 +911,8 @@ is a warning, since it may be meant for another program."""
 LATER_TITLE = "Accepted, but not available yet"
 LATER_TEXT = """\
 These are known, so that a file or a unit that names them works as long as it leaves them at their defaults.
-Anything else is refused with the name of the feature that is missing.
+Anything else is refused with the name of the feature that is missing; of copies, 1 is taken, too, since that is
+what there is.
 """
 
 

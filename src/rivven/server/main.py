@@ -274,6 +274,8 @@ def _about_os(error: OSError, settings: Settings) -> str:
             return f"no room on the disk for {path}; free some space, or choose another place with --data-dir"
         case errno.EACCES | errno.EPERM:
             return f"{path}: permission denied; run as the user that owns it, or choose another with --data-dir"
+        case errno.ENOENT:
+            return f"{path} is not there and cannot be made; choose another place with --data-dir"
         case errno.EROFS:
             return f"{path} is on a read-only file system; choose another place with --data-dir"
         case errno.ENOTDIR | errno.EEXIST:

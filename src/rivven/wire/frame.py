@@ -23,6 +23,8 @@ LENGTH = struct.Struct(">I")
 HEAD = struct.Struct(">BI")
 """The format and the correlation id."""
 WHOLE_HEAD = struct.Struct(">IBI")
+HTTP = int.from_bytes(b"HTTP")
+"""What the first bytes of a web server's answer are, taken for a length."""
 
 RECEIVE_BYTES = 64 * KIB
 TRUSTED_BYTES = 1 * MIB
@@ -109,6 +111,12 @@ class Splitter:
         self._spares: deque[bytearray] = deque()
         self.oversized: int | None = None
         """The length that was above the limit. Nothing after it is read; say so and close."""
+
+    def about_oversized(self) -> str:
+        """The same in words, for whoever asked and got this for an answer."""
+        if self.oversized == HTTP:
+            return "that port speaks HTTP; name the one that the broker is bound to, 9092 by default"
+        return f"an answer of {self.oversized} bytes is above the limit"
 
     def buffer(self) -> memoryview:
         """Where to receive next; never empty. Drop it before the next call, or that one takes a new buffer."""
