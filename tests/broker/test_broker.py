@@ -11,6 +11,7 @@ from rivven.broker import BrokerStats
 from rivven.broker.fetch import DECODED_BYTES_MAX, Reader
 from rivven.limits import QUOTA_ENTITIES_MAX
 from rivven.log import Log
+from rivven.log.document import write_whole
 from rivven.record import Codec, decode, encode, walk
 from rivven.wire import requests as ask
 from rivven.wire import responses as tell
@@ -426,6 +427,15 @@ def test_a_client_over_its_quota_is_held_up_and_quotas_survive_a_restart(world: 
     assert world.session.muted_until_us == world.clock.now_us() + 1_000_000
     (row,) = world.ask(ask.DescribeQuotas(())).entries
     assert row == tell.QuotaEntry("client-id", "greedy", {"produce_bytes_rate": 1000})
+
+
+@pytest.mark.parametrize("name", ["quotas.json", "cluster.json"])
+def test_a_document_that_cannot_be_read_is_told(world: World, caplog: pytest.LogCaptureFixture, name: str) -> None:
+    world.ask(ask.AlterQuotas((ask.QuotaAlteration("client-id", "greedy", "produce_bytes_rate", 1000),)))
+    for copy in (name, f"{name}.bak"):
+        write_whole(world.disk, copy, b"[1]")
+    world.restart()
+    assert f"{name} and its copy cannot be read" in caplog.text
 
 
 def test_the_handshake_agrees_on_what_both_know(world: World) -> None:

@@ -9,6 +9,7 @@ from simulated import World
 
 from rivven.broker.transactions import TOPIC
 from rivven.coordinator import TxnConfig
+from rivven.log.document import write_whole
 from rivven.record import encode
 from rivven.wire import requests as ask
 from rivven.wire import responses as tell
@@ -91,6 +92,34 @@ def test_every_producer_gets_an_id_of_its_own_also_after_a_restart(world: World)
     ids.append(new_producer(world))
     assert len(set(ids)) == 3
     assert 0 not in ids
+
+
+@pytest.mark.parametrize("lost", ["removed", "damaged"])
+def test_a_lost_file_of_ids_makes_nobody_another_producer(
+    world: World, caplog: pytest.LogCaptureFixture, lost: str
+) -> None:
+    who = new_producer(world)
+    publish(world, 0, who=who)
+    for name in ("producer_ids.json", "producer_ids.json.bak"):
+        if lost == "removed":
+            world.disk.remove(name)
+        else:
+            write_whole(world.disk, name, b"x")
+    world.restart()
+    other = new_producer(world)
+    assert other > who
+    assert publish(world, 0, who=other) == tell.IdempotentPublished(1, 0, False)
+    assert f"producer ids go on above {who}" in caplog.text
+
+
+def test_an_absurd_id_in_the_logs_leaves_room_for_others(world: World) -> None:
+    absurd = bytes(encode([(0, None, b"v", ())], producer_id=2**63 - 1, producer_epoch=0, base_sequence=0))
+    produce(world, absurd, None)
+    for name in ("producer_ids.json", "producer_ids.json.bak"):
+        if world.disk.exists(name):
+            world.disk.remove(name)
+    world.restart()
+    assert new_producer(world) < 2**62
 
 
 def test_a_producer_that_comes_again_gets_the_next_epoch_and_fences_the_one_before(world: World) -> None:

@@ -127,6 +127,21 @@ def test_without_a_broker_the_next_step_is_named(run: Run, command: str) -> None
     assert "--server" in second
 
 
+@pytest.mark.parametrize("host", ["a..b", "a" * 70])
+def test_a_host_that_cannot_be_one(run: Run, host: str) -> None:
+    code, _, err = run("ping", "--server", f"{host}:9092")
+    assert code == 1
+    assert "no name of a host" in err
+
+
+@pytest.mark.parametrize("command", ["topic list >&-", "produce closed <&-", "topic list 2>&-"])
+def test_streams_that_are_closed_are_no_reason_to_fall_over(broker: str, command: str) -> None:
+    rivven = Path(sys.executable).with_name("rivven")
+    done = subprocess.run(["sh", "-c", f"{rivven} {command} -s {broker}"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0
+    assert "Traceback" not in done.stderr
+
+
 def test_a_name_that_is_none(run: Run) -> None:
     code, _, err = run("ping", "--server", "127.0.0.1:port")
     assert code == 2

@@ -126,6 +126,13 @@ def test_seeking(tmp_path):
                 assert await consumer.get_offset_bounds() == (0, 100)
                 await consumer.seek(5000)
                 assert await consumer.fetch() == []
+                for odd in ("7", 1.5, -5):
+                    with pytest.raises(ConfigException, match="offset is"):
+                        await consumer.seek(odd)  # type: ignore[arg-type]
+                await consumer.seek(7)
+                assert numbers(await consumer.fetch(1)) == [7]
+            with pytest.raises(ConfigException, match="partition is a number"):
+                await client.consumer("t", ["0"])  # type: ignore[list-item]
 
     asyncio.run(play())
 

@@ -205,6 +205,19 @@ def test_a_closed_producer_takes_nothing(tmp_path):
     asyncio.run(play())
 
 
+@pytest.mark.parametrize("partition", ["0", 0.5])
+def test_a_partition_that_is_no_number_is_refused_at_once_and_holds_nobody_up(tmp_path, partition):
+    async def play():
+        async with connected(tmp_path) as client, await client.producer("new") as producer:
+            with pytest.raises(ConfigException, match="partition is a number"):
+                await producer.put(b"v", partition=partition)
+            await producer.put(b"good")
+            await producer.flush()
+            assert [message.value for message in await everything(client, "new")] == [b"good"]
+
+    asyncio.run(play())
+
+
 def test_a_text_is_refused_where_it_is_handed_over(tmp_path):
     async def play():
         async with connected(tmp_path) as client, await client.producer("t") as producer:

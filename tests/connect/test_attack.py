@@ -73,7 +73,7 @@ def test_no_setting_of_the_file_does_either() -> None:
         ("", "there is nothing to run"),
         ("# nothing", "there is nothing to run"),
         ("sources:\nsinks:\npipelines:\n", "there is nothing to run"),
-        ("5", "must be a mapping of settings, not '5'"),
+        ("5", "must be a mapping of settings, not one value"),
         ("- 1", "must be a mapping of settings, not a list"),
         ("\tsources: x", "this is no YAML: while scanning for the next token"),
         ("a: \x00", "control characters are not allowed"),

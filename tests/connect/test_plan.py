@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from rivven.connect.config import loads
-from rivven.connect.plan import QueryPlan, in_phases, make_plan
+from rivven.connect.plan import QueryPlan, in_phases, make_plan, public
 
 FILE = """
 broker: {bootstrap_servers: [x]}
@@ -108,3 +110,27 @@ def test_every_query_has_a_checkpoint_of_its_own() -> None:
 
 def test_no_secret_is_in_a_plan() -> None:
     assert "pepper" not in str(list(plans().values()))
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("https://alice:pepper@host/path?token=pepper&x=1", "https://host/path?..."),
+        ("postgres://host:5432/db", "postgres://host:5432/db"),
+        ("what? no address", "what? no address"),
+    ],
+)
+def test_an_address_is_shown_without_its_secrets(text: str, shown: str) -> None:
+    assert public(text) == shown
+
+
+def test_of_headers_only_the_names_are_shown() -> None:
+    file = """
+    pipelines:
+      p:
+        source: {connector: http, config: {url: "http://h/x?token=pepper", headers: {Authorization: Bearer pepper}}}
+        sink: {connector: stdout}
+    """
+    plan = plans(file)["p"]
+    assert "headers={Authorization}" in plan.reads
+    assert "pepper" not in plan.reads

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import pytest
 
 from rivven.connect import BadSettings, Secret, Settings, setting
+from rivven.connect.config import loads
 from rivven.connect.settings import describe, fields_of, schema_of, unknown
 
 
@@ -107,6 +108,14 @@ def test_a_number_will_do_for_a_text() -> None:
 
 def test_what_has_no_effect_is_accepted() -> None:
     assert Example.parse({"url": "x", "old": 3}).old == 3
+
+
+def test_what_a_variable_gave_is_not_shown_in_a_complaint() -> None:
+    for file in ("auth: ${PW}", "auth: {type: '${PW}'}", "settings: ${PW}", "settings: {log_level: '${PW}'}"):
+        text = f"pipelines: {{p: {{source: {{connector: http, config: {{url: 'http://h', {file}}}}}}}}}"
+        loaded = loads(text if file.startswith("auth") else file, {"PW": "hunter2"})
+        assert loaded.mistakes
+        assert "hunter2" not in str(loaded.mistakes)
 
 
 def test_a_secret_is_never_shown() -> None:

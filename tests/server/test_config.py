@@ -420,6 +420,11 @@ def test_a_section_that_is_turned_off_is_passed_over():
     assert (settings.data_dir, settings.node_id) == ("here", "n1")
 
 
+def test_bounds_that_cross_are_refused():
+    (told,) = problems("--group-min-session-timeout-ms", "60000", "--group-max-session-timeout-ms", "1000")
+    assert "group_min_session_timeout_ms 60000 is above group_max_session_timeout_ms 1000" in told
+
+
 @pytest.mark.parametrize("where", ["flag", "environment", "file"])
 def test_a_secret_is_not_shown_in_a_complaint(where):
     given_by = {

@@ -6,6 +6,7 @@ one place that counts towards quotas: once per request, and once per reply that 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -19,6 +20,8 @@ from rivven.wire import requests as ask
 
 from .session import Session
 from .stats import BrokerStats
+
+logger = logging.getLogger(__name__)
 
 QUOTAS = "quotas.json"
 
@@ -116,8 +119,12 @@ class Admission:
         self._clock = clock
         self._stats = stats
         self._file = Document(disk, QUOTAS, QuotaTable)
-        table = self._file.load()[0] or QuotaTable()
-        self._quotas = Quotas.from_table(table, dict(defaults))
+        table, came_from = self._file.load()
+        if came_from == "damaged":
+            logger.warning(
+                "%s and its copy cannot be read; quotas are those of the configuration until set anew", QUOTAS
+            )
+        self._quotas = Quotas.from_table(table or QuotaTable(), dict(defaults))
         self.changes = 0
         """Goes up whenever limits are set or taken away."""
         self.is_limiting = self._quotas.is_limiting

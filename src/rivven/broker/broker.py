@@ -91,7 +91,7 @@ class Broker:
         )
         self.writing = Writing(clock, self.topics, self._publisher, partitioner, self.admission)
         self.reading = Reading(store, clock, self.topics, self._reader, self._waiting, self.admission)
-        self.producer_ids = ProducerIds(disk)
+        self.producer_ids = ProducerIds(disk, self._ids_in_use)
         self.transactions = TransactionKeeper(
             store, clock, self._publisher, self.groups, config.transactions, self.producer_ids.next
         )
@@ -147,6 +147,10 @@ class Broker:
         publisher.answer_durable(moved)
         self._waiting.wake(moved)
         return self.stats.batches_in != before or publisher.is_gathering
+
+    def _ids_in_use(self) -> Iterator[int]:
+        for log in self.store.logs:
+            yield from log.facts.producers.ids()
 
     def end_waiting(self) -> None:
         """The node is about to stop: answer whoever waits for records with what there is, now and from now on."""

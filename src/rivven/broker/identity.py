@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from base64 import urlsafe_b64encode
 
 import msgspec
 
 from rivven.log import Document
 from rivven.ports import Disk, Entropy
+
+logger = logging.getLogger(__name__)
 
 FILE = "cluster.json"
 
@@ -19,9 +22,11 @@ class Identity(msgspec.Struct, frozen=True):
 def cluster_id(disk: Disk, entropy: Entropy) -> str:
     """22 letters, as Kafka's are: 16 bytes of chance."""
     file = Document(disk, FILE, Identity)
-    found, _ = file.load()
+    found, came_from = file.load()
     if found is not None and found.cluster_id:
         return found.cluster_id
+    if came_from == "damaged":
+        logger.warning("%s and its copy cannot be read; the cluster gets another name", FILE)
     made = urlsafe_b64encode(entropy.bytes(16)).decode().rstrip("=")
     file.save(Identity(made))
     return made

@@ -187,7 +187,7 @@ def find(
     if every and key is None and key_hex is None:
         usage("--all goes with --key or --key-hex")
     if key is not None or key_hex is not None:
-        wanted = key.encode() if key is not None else _from_hex(key_hex or "")
+        wanted = os.fsencode(key) if key is not None else _from_hex(key_hex or "")
         find_key(path, topic, partition, wanted, every=every, full=full, as_json=as_json)
     elif offset is not None:
         find_place(path, topic, partition, offset, None, full=full, as_json=as_json)

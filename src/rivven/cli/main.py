@@ -84,6 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
         completion_init()
     logging.getLogger("rivven").addHandler(logging.NullHandler())  # commands print their findings themselves
+    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
@@ -101,6 +102,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except OSError as error:
         _fail(*_explain(error))
         sys.exit(USAGE)
+
+
+def _open_closed_streams() -> None:
+    """Whoever started us may have closed some (`>&-`): then nothing comes, and what we say goes nowhere."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  # until we end
 
 
 def _next_step(error: RivvenError) -> str:

@@ -78,7 +78,7 @@ def produce(
         usage("--key-separator takes at least one character")
     if tombstone and (key is None or message is not None or file is not None):
         usage("--tombstone takes a --key and no MESSAGE")
-    extra = tuple((name, value.encode()) for name, value in from_pairs(headers or [], "--header"))
+    extra = tuple((_header_name(name), os.fsencode(value)) for name, value in from_pairs(headers or [], "--header"))
     given_key = None if key is None else os.fsencode(key)
     separator = None if key_separator is None else os.fsencode(key_separator)
     with _lines(file if message is None and not tombstone else None, message, tombstone) as values:
@@ -206,3 +206,11 @@ class _Sender:
         stored = self.stored.setdefault(delivery.partition, _Stored(delivery.offset, delivery.offset, 0))
         stored.last = delivery.offset + delivery.count - 1
         stored.count += delivery.count
+
+
+def _header_name(name: str) -> str:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        usage(f"a header's name is text in UTF-8, not {os.fsencode(name)!r}")
+    return name

@@ -11,6 +11,7 @@ from .failures import ConfigException
 from .inbox import Inbox, Isolation
 from .reader import FETCH_BYTES, WAIT_MS, Reader
 from .shell import Cluster
+from .values import as_number
 
 __all__ = ["FETCH_BYTES", "WAIT_MS", "Consumer"]
 
@@ -84,7 +85,8 @@ class Consumer(Reader[int]):
             count = (await self._ask(ask.GetMetadata(self._topic), tell.Metadata)).partitions
             numbers = list(range(count))
         else:
-            numbers = [partitions] if isinstance(partitions, int) else sorted(set(partitions))
+            some = partitions if isinstance(partitions, Iterable) else [partitions]
+            numbers = sorted({as_number(number, "partition") for number in some})
         offsets = dict.fromkeys(numbers, start_offset or 0)
         if start_offset is None and self._group is not None:
             for number in numbers:

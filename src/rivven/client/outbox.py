@@ -38,7 +38,7 @@ from rivven.record import (
 
 from .failures import BufferFull, ConfigException, SerializationException, TimeoutException, TryAgain, word_of
 from .retry import Backoff
-from .values import Delivery, Headers
+from .values import Delivery, Headers, as_number
 
 HEADER_OVERHEAD_BYTES = 12
 RECORD_BYTES_MAX = 10 * MIB - 4 * KIB
@@ -361,6 +361,8 @@ class Outbox:
         if headers:
             headers, headers_bytes = checked_headers(headers)
             size_bytes += headers_bytes
+        if partition is not None:
+            partition = as_number(partition, "partition")
         row = (timestamp_ms, key, value, headers)
         if not self._lanes or size_bytes > RECORD_BYTES_MAX:
             return self._add_unplaced(Unplaced(row, partition, size_bytes, watcher, self._clock_ms()))

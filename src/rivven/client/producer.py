@@ -25,7 +25,7 @@ from .failures import Closed, ConfigException, SerializationException, ServerExc
 from .outbox import Batch, Identity, Outbox, Parcel, Sending, Told
 from .retry import Backoff
 from .shell import Channel, Cluster, Connection, Timer, gone, monotonic_ms
-from .values import Delivery, Headers, OnDelivery
+from .values import Delivery, Headers, OnDelivery, as_number
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -325,7 +325,7 @@ class Producer:
         if self._closed:
             raise Closed(what="producer")
         outbox.look_for_room()
-        if partition is not None and partition >= outbox.partitions > 0:
+        if partition is not None and as_number(partition, "partition") >= outbox.partitions > 0:
             self._tell(self._place(await self._count_partitions()))
 
     def _hurry(self) -> None:

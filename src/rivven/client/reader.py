@@ -22,7 +22,7 @@ from .failures import Closed, ConfigException
 from .inbox import NOTHING, Shelf, Shelves, Taken
 from .retry import Backoff
 from .shell import Channel, Cluster, gone, monotonic_ms
-from .values import Message, Position
+from .values import Message, Position, as_number
 
 if TYPE_CHECKING:
     from typing import Self
@@ -105,6 +105,8 @@ class Reader(Generic[K]):
     async def seek(self, offset: int, *, partition: K | None = None) -> None:
         """Go on at an offset, in one partition or in all."""
         self._check_open()
+        if (offset := as_number(offset, "offset")) < 0:
+            raise ConfigException(reason=f"offset is 0 or more, not {offset}; seek_to_end goes behind the last")
         for shelf in self._inbox.chosen(partition):
             self._go_to(shelf, offset)
 
@@ -372,7 +374,7 @@ class Reader(Generic[K]):
         self._control.close()
         await gone(self._committing)
         if self._flight is not None:
-            await asyncio.shield(self._flight)
+            await asyncio.wait([self._flight])  # whatever it brought, nobody wants it any more
             self._flight = None
 
 

@@ -215,6 +215,8 @@ class Cluster:
                 )
         except TimeoutError:
             raise TimeoutException(reason=f"no connection to {address} within {timeout_ms} ms") from None
+        except UnicodeError:  # a label that is empty, or too long
+            raise ConnectionException(reason=f"no connection to {address}: that is no name of a host") from None
         except (OSError, ssl.SSLError) as error:
             why = str(error) or ("it hung up; does it speak TLS 1.3?" if tls else type(error).__name__)
             raise ConnectionException(reason=f"no connection to {address}: {why}") from None

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from operator import index
 from typing import Any, NamedTuple
 
 import msgspec
 
 from rivven.errors import RivvenError
 from rivven.model import TopicPartition
+
+from .failures import ConfigException
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -196,3 +199,11 @@ class HangingTransaction(NamedTuple):
     last_write_ms: int
     transactional_id: str | None
     """Its coordinator has it open for longer than any timeout allows; None if no coordinator knows of it."""
+
+
+def as_number(number: Any, name: str) -> int:
+    """The number that whatever is like one stands for."""
+    try:
+        return index(number)
+    except TypeError:
+        raise ConfigException(reason=f"{name} is a number, not {number!r:.40}") from None

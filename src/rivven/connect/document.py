@@ -49,6 +49,8 @@ class Node:
     mark: Mark | None = None
     text: str | None = None
     """A scalar as it was written, before it was taken for a number or a date."""
+    variable: bool = False
+    """Whether a variable gave it, or a part of it: then it may be a secret, and is not shown."""
     key_marks: dict[str, Mark] = field(default_factory=dict)
 
     def plain(self) -> Any:
@@ -223,7 +225,7 @@ class _Reading:
             if told:
                 self.mistakes.append(Mistake(path, f"this value is no {tag.rpartition(':')[2]}", mark))
             value = text
-        return Node(value, mark, text)
+        return Node(value, mark, text, variable=text != written)
 
     def _is_plain(self, node: yaml.Node) -> bool:
         """Whether the type of a scalar was guessed by its looks, and not told by a tag like `!!int`."""

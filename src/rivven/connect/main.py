@@ -749,6 +749,7 @@ def status(
     import msgspec
 
     from . import report
+    from .plan import public
 
     if not url.startswith(("http://", "https://")):
         url = f"http://{url}"
@@ -758,7 +759,7 @@ def status(
     except (urllib.error.URLError, OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
         _stop(
-            f"nobody answers at {url}: {reason}",
+            f"nobody answers at {public(url)}: {reason}",
             "Is a run going on? Its first lines say where its status is.",
             FAILED,
         )

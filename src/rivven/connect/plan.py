@@ -5,6 +5,7 @@ Pure: nothing is started or asked here. `explain` prints what this says, and `ru
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -194,6 +195,12 @@ def _shown(kind: str, connector: Connector[Any], name: str = "") -> str:  # noqa
     return f"{title} ({given})" if given else title
 
 
+def public(text: str) -> str:
+    """An address without what may be secret in it: who asks, and the query."""
+    bare = re.sub(r"(?<=://)[^/?#@]*@", "", text)
+    return re.sub(r"^([a-z][a-z0-9+.-]*://[^?]*)\?.*", r"\1?...", bare, flags=re.DOTALL)
+
+
 def _pairs(settings: Settings) -> list[str]:
     made = []
     for field in fields_of(type(settings)):
@@ -206,9 +213,11 @@ def _pairs(settings: Settings) -> list[str]:
             shown = f"{{{', '.join(_pairs(value))}}}"
         elif isinstance(value, list) and value and isinstance(value[0], Settings):
             shown = f"{len(value)} of them"
+        elif isinstance(value, dict):
+            shown = f"{{{', '.join(map(str, value))}}}"  # names alone: headers carry tokens
         elif isinstance(value, list):
-            shown = " ".join(map(str, value))
+            shown = " ".join(public(str(each)) for each in value)
         else:
-            shown = str(value)
+            shown = public(str(value))
         made.append(f"{field.key}={shown if len(shown) <= 80 else shown[:77] + '...'}")
     return made

@@ -242,7 +242,8 @@ def read_settings(cls: type[S], node: Node, path: str, mistakes: list[Mistake]) 
     if node.value is None:
         node = Node({}, node.mark)
     if not isinstance(node.value, dict):
-        mistakes.append(Mistake(path, f"must be a mapping of settings, not {_shown(node)}", node.mark))
+        given = "a list" if isinstance(node.value, list) else "one value"  # which may be the secret that goes below
+        mistakes.append(Mistake(path, f"must be a mapping of settings, not {given}", node.mark))
         return None
     before = len(mistakes)
     known = {name: field for field in fields_of(cls) for name in (field.key, *field.also)}
@@ -355,7 +356,7 @@ def _read_choice(choices: tuple[Any, ...], node: Node, path: str, mistakes: list
     folded = {_folded(choice): choice for choice in choices}
     found = folded.get(_folded(text)) if isinstance(text, str | int) else None
     if found is None:
-        if isinstance(text, str):
+        if isinstance(text, str) and not node.variable:
             mistakes.append(Mistake(path, unknown("choice", text, list(map(str, choices))), node.mark))
         else:
             mistakes.append(Mistake(path, f"must be {describe(Literal[choices])}, not {_shown(node)}", node.mark))
@@ -383,7 +384,11 @@ def _read_union(parts: tuple[Any, ...], node: Node, path: str, mistakes: list[Mi
         if name in tagged:
             return read_settings(tagged[name], node, path, mistakes)
         listed = _listed(list(tagged))
-        text = unknown("type", str(name), list(tagged)) if chosen else f"'type' is missing; it is one of: {listed}"
+        text = f"'type' is one of: {listed}"
+        if chosen is None:
+            text = f"'type' is missing; it is one of: {listed}"
+        elif not chosen.variable:
+            text = unknown("type", str(name), list(tagged))
         mistakes.append(Mistake(path, text, chosen.mark if chosen else node.mark))
         return None
     for part in rest:
@@ -427,6 +432,8 @@ def _shown(node: Node) -> str:
         return "a list"
     if node.value is None:
         return "nothing"
+    if node.variable:
+        return "what its variable holds"
     shown = repr(node.text if node.text is not None else node.value)
     return shown if len(shown) <= 60 else shown[:57] + "..."
 

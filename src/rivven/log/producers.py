@@ -7,7 +7,7 @@ Invariant: the batches of a producer all carry its present epoch, oldest first, 
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from typing import NamedTuple
 
 from rivven.errors import InvalidProducerEpoch, OutOfOrderSequence
@@ -54,6 +54,9 @@ class Producers:
 
     def __len__(self) -> int:
         return len(self._by_id)
+
+    def ids(self) -> Iterable[int]:
+        return self._by_id.keys()
 
     def get(self, producer_id: int) -> Producer | None:
         return self._by_id.get(producer_id)

@@ -594,6 +594,15 @@ def check(settings: Settings, origins: Mapping[str, Origin]) -> list[str]:
             f"{at('http_port')}: HTTP and clients cannot share port {settings.http_port}; "
             "give --http-port another, or 0"
         )
+    for low, high in (
+        ("group_min_session_timeout_ms", "group_max_session_timeout_ms"),
+        ("group_consumer_heartbeat_ms", "group_consumer_session_timeout_ms"),
+    ):
+        if getattr(settings, low) > getattr(settings, high):
+            problems.append(
+                f"{at(low)}: {low} {getattr(settings, low)} is above {high} {getattr(settings, high)}; "
+                "lower the one or raise the other"
+            )
     if settings.max_inflight_bytes < settings.max_request_size:
         problems.append(
             f"{at('max_inflight_bytes')}: max_inflight_bytes {settings.max_inflight_bytes} has no room for one "

@@ -28,7 +28,10 @@ class Listener:
         self._loop = loop
         self._sockets: list[socket.socket] = []
         self._open = False
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        except UnicodeError:  # a label that is empty, or too long
+            raise socket.gaierror(socket.EAI_NONAME, "no name of a host") from None
         try:
             for family, kind, protocol, _, address in dict.fromkeys(found):
                 self._sockets.append(_bound(family, kind, protocol, address))

@@ -8,6 +8,7 @@ SIGKILL is: recovery then does at the next start what stopping would have done.
 from __future__ import annotations
 
 import errno
+import io
 import logging
 import os
 import signal
@@ -52,6 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(done.code or 0)
     if line.print_config:
         _say(resolved.warnings, CLEAN)
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="backslashreplace")
         print_config(resolved, sys.stdout, as_json=line.as_json)
         return CLEAN
     return serve(resolved)
