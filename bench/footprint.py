@@ -26,7 +26,7 @@ from rivven.wire.kafka.made.api_versions import ApiVersionsRequest
 CONNECTIONS = 10_000
 PARTITIONS = 10_000
 QUICK = 500
-SETTLE_S = 1.0
+SETTLE_S, QUICK_SETTLE_S = 1.0, 0.1
 GREETING = b"".join(encode_request(ApiVersionsRequest(), 0, 0, "bench"))
 KAFKA = "Apache Kafka"
 GB = 1_000_000_000
@@ -34,14 +34,15 @@ GB = 1_000_000_000
 
 def run(*, quick: bool = False) -> list[Result]:
     wanted, partitions = (QUICK, QUICK) if quick else (CONNECTIONS, PARTITIONS)
+    settle_s = QUICK_SETTLE_S if quick else SETTLE_S
     connections, connections_note = affordable(wanted, files_each=1)
     partitions, partitions_note = affordable(partitions, files_each=PARTITION_FILES)
     crowd = ("--max-connections-per-ip", str(wanted + 100), "--max-total-connections", str(wanted + 100))
     with running(lambda home: Rivvend(home, *crowd), Kafka) as (peers, missing):
         warm(peers, quick=quick)
-        held = {peer.name: idle_connections(peer, connections) for peer in peers}
+        held = {peer.name: idle_connections(peer, connections, settle_s) for peer in peers}
         spent = costs(peers, quick=quick)
-        grown = {peer.name: [resident_with(peer, partitions) / 1e6] for peer in peers}
+        grown = {peer.name: [resident_with(peer, partitions, settle_s) / 1e6] for peer in peers}
     without = {name: [before / 1e6] for name, (before, _) in held.items()}
     with_all = {name: [after / 1e6] for name, (_, after) in held.items()}
     added = {name: [(after - before) / connections / 1e3] for name, (before, after) in held.items()}
@@ -55,9 +56,9 @@ def run(*, quick: bool = False) -> list[Result]:
     ]
 
 
-def idle_connections(peer: Peer, count: int) -> tuple[int, int]:
+def idle_connections(peer: Peer, count: int, settle_s: float) -> tuple[int, int]:
     """Resident bytes before and with them."""
-    time.sleep(SETTLE_S)
+    time.sleep(settle_s)
     before = peer.rss_bytes()
     with ExitStack() as stack:
         for _ in range(count):
@@ -65,15 +66,15 @@ def idle_connections(peer: Peer, count: int) -> tuple[int, int]:
             link.sendall(GREETING)
             if not link.recv(4096):
                 raise RuntimeError(f"{peer.name} closed an idle connection: {peer.complaints()}")
-        time.sleep(SETTLE_S)
+        time.sleep(settle_s)
         return before, peer.rss_bytes()
 
 
-def resident_with(peer: Peer, partitions: int) -> int:
+def resident_with(peer: Peer, partitions: int, settle_s: float) -> int:
     create_many(peer, partitions)
     peer.stop()
     peer.start()
-    time.sleep(SETTLE_S)
+    time.sleep(settle_s)
     return peer.rss_bytes()
 
 

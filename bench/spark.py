@@ -23,14 +23,14 @@ from rivven import blocking
 TOPIC = "bench"
 PARTITIONS = 2
 BATCH_ROWS = {100: 32_768, 1000: 4_096}
-MICRO_BATCHES, QUICK_MICRO_BATCHES = 40, 10
+MICRO_BATCHES, QUICK_MICRO_BATCHES = 40, 7
 Result = dict[str, Any]
 
 
 def run(*, quick: bool = False) -> list[Result]:
     from rivven.spark import start
 
-    rounds, share = (1, 0.1) if quick else (7, 1.0)
+    rounds, share = (1, 0.05) if quick else (7, 1.0)
     rows = {100: int(4_000_000 * share), 1000: int(800_000 * share)}
     results: list[Result] = []
     with running(Rivvend) as ((peer,), _), tempfile.TemporaryDirectory() as state:
