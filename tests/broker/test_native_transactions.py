@@ -112,6 +112,15 @@ def test_a_lost_file_of_ids_makes_nobody_another_producer(
     assert f"producer ids go on above {who}" in caplog.text
 
 
+def test_nor_one_that_has_a_name_and_has_written_nothing_yet(world: World) -> None:
+    named = new_producer(world)
+    begin(world, "x", who=named)
+    for name in ("producer_ids.json", "producer_ids.json.bak"):
+        world.disk.remove(name)
+    world.restart()
+    assert new_producer(world) > named
+
+
 def test_an_absurd_id_in_the_logs_leaves_room_for_others(world: World) -> None:
     absurd = bytes(encode([(0, None, b"v", ())], producer_id=2**63 - 1, producer_epoch=0, base_sequence=0))
     produce(world, absurd, None)

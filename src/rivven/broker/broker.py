@@ -91,10 +91,10 @@ class Broker:
         )
         self.writing = Writing(clock, self.topics, self._publisher, partitioner, self.admission)
         self.reading = Reading(store, clock, self.topics, self._reader, self._waiting, self.admission)
-        self.producer_ids = ProducerIds(disk, self._ids_in_use)
         self.transactions = TransactionKeeper(
-            store, clock, self._publisher, self.groups, config.transactions, self.producer_ids.next
+            store, clock, self._publisher, self.groups, config.transactions, lambda: self.producer_ids.next()
         )
+        self.producer_ids = ProducerIds(disk, self._ids_in_use)
         self._parts = self._waiting, store, self.groups, self.transactions
         self._native = Native(self)
         self.kafka = Kafka(self)
@@ -151,6 +151,8 @@ class Broker:
     def _ids_in_use(self) -> Iterator[int]:
         for log in self.store.logs:
             yield from log.facts.producers.ids()
+        for transaction in self.transactions.list():
+            yield transaction.producer_id
 
     def end_waiting(self) -> None:
         """The node is about to stop: answer whoever waits for records with what there is, now and from now on."""

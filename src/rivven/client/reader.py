@@ -374,7 +374,8 @@ class Reader(Generic[K]):
         self._control.close()
         await gone(self._committing)
         if self._flight is not None:
-            await asyncio.wait([self._flight])  # whatever it brought, nobody wants it any more
+            landing = asyncio.shield(self._flight)
+            await asyncio.gather(landing, return_exceptions=True)  # whatever it brings, nobody wants it any more
             self._flight = None
 
 

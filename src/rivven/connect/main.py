@@ -12,7 +12,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -478,36 +478,27 @@ def run(
     )
 
 
-@app.command()
-def sources(
-    config: ConfigFile = None,
-    verbose: Verbose = False,
-    once: Once = False,
-    master: Master = "local[*]",
-    remote: Remote = None,
-    state_dir: StateDir = None,
-    port: Port = None,
-    no_http: NoHttp = False,
-) -> None:
-    """Run only the sources of a file."""
-    where: Any = {"master": master, "remote": remote, "state_dir": state_dir, "port": port, "http": not no_http}
-    _run(None, config=config, verbose=verbose, once=once, kinds=("source",), **where)
+def _half(kinds: tuple[str, ...]) -> Callable[..., None]:
+    """`run` for some of a file alone."""
+
+    def half(
+        config: ConfigFile = None,
+        verbose: Verbose = False,
+        once: Once = False,
+        master: Master = "local[*]",
+        remote: Remote = None,
+        state_dir: StateDir = None,
+        port: Port = None,
+        no_http: NoHttp = False,
+    ) -> None:
+        where: Any = {"master": master, "remote": remote, "state_dir": state_dir, "port": port, "http": not no_http}
+        _run(None, config=config, verbose=verbose, once=once, kinds=kinds, **where)
+
+    return half
 
 
-@app.command()
-def sinks(
-    config: ConfigFile = None,
-    verbose: Verbose = False,
-    once: Once = False,
-    master: Master = "local[*]",
-    remote: Remote = None,
-    state_dir: StateDir = None,
-    port: Port = None,
-    no_http: NoHttp = False,
-) -> None:
-    """Run only the sinks of a file."""
-    where: Any = {"master": master, "remote": remote, "state_dir": state_dir, "port": port, "http": not no_http}
-    _run(None, config=config, verbose=verbose, once=once, kinds=("sink", "dead_letters"), **where)
+app.command("sources", help="Run only the sources of a file.")(_half(("source",)))
+app.command("sinks", help="Run only the sinks of a file.")(_half(("sink", "dead_letters")))
 
 
 def _run(
