@@ -381,6 +381,37 @@ def test_a_group_may_be_large(committer: Committer, file: SystemFile) -> None:
     assert file.read(len(data) + 4, 0) == data + b"tail"
 
 
+def test_writes_go_each_to_its_own_place(committer: Committer, disk: SystemDisk, file: SystemFile) -> None:
+    other = disk.open("other", create=True)
+    large = bytes(range(256)) * 20_000
+    committer.submit_each([(file, b"one", 3), (other, large, 10), (file, bytearray(b"two"), 0), (other, b"x", 0)])
+    completion = outcome(committer)
+    assert (completion.bytes_written, completion.synced, completion.error) == (7 + len(large), False, None)
+    assert file.read(100, 0) == b"twoone"
+    assert other.read(10, 0) == b"x" + bytes(9)
+    assert other.read(len(large) + 1, 10) == large
+    committer.submit(file, [b"as", b" ever"], 0, sync=True)
+    assert outcome(committer).synced
+    assert file.read(100, 0) == b"as ever"
+    other.close()
+
+
+def test_of_writes_that_fail_the_file_is_named_and_the_next_ones_are_served(
+    committer: Committer, disk: SystemDisk, file: SystemFile
+) -> None:
+    (Path(disk.root) / "full").symlink_to("/dev/full")
+    full = disk.open("full")
+    committer.submit_each([(file, b"before", 0), (full, b"never", 0), (file, b"perhaps", 6)])
+    completion = outcome(committer)
+    assert completion.error is not None
+    assert (completion.error.errno, completion.error.filename) == (errno.ENOSPC, "full")
+    assert not completion.failed_sync
+    assert file.read(6, 0) == b"before"
+    committer.submit_each([(file, b"after", 0)])
+    assert outcome(committer).error is None
+    full.close()
+
+
 def test_an_event_loop_hears_of_each_completion_once(committer: Committer, file: SystemFile) -> None:
     poll = select.poll()
     poll.register(committer.fileno(), select.POLLIN)

@@ -43,7 +43,13 @@ static inline int64_t rv_now_us(void) {
 /* One group: what to write where, how far it got, and what became of it. */
 
 typedef struct {
+    int fd;
+    int64_t position;
+} rv_place;
+
+typedef struct {
     struct iovec *iov;
+    const rv_place *places; /* where each vector goes by itself; NULL if they go to one file, one after the other */
     uint32_t iov_count;
     uint32_t iov_at; /* the first vector that is not wholly written; its base and length shrink as it is */
     int fd;
@@ -65,6 +71,11 @@ static void rv_group_begin(rv_group *group, struct iovec *iov, uint32_t iov_coun
     group->sync = sync;
     group->position = position;
     group->start_us = rv_now_us();
+}
+
+static void rv_group_begin_each(rv_group *group, struct iovec *iov, const rv_place *places, uint32_t count) {
+    rv_group_begin(group, iov, count, -1, 0, 0);
+    group->places = places;
 }
 
 static void rv_group_advance(rv_group *group, size_t count) {
@@ -92,8 +103,27 @@ static inline uint32_t rv_min(uint32_t a, uint32_t b) { return a < b ? a : b; }
 /* A kernel that takes nothing of something would keep us in a loop for ever. */
 static inline int rv_write_error(ssize_t result) { return result == 0 ? EIO : errno; }
 
+static void rv_group_write_each(rv_group *group) {
+    for (; group->iov_at < group->iov_count; group->iov_at++) {
+        const rv_place *place = &group->places[group->iov_at];
+        const char *data = group->iov[group->iov_at].iov_base;
+        size_t length = group->iov[group->iov_at].iov_len, done = 0;
+        while (done < length) {
+            ssize_t result = pwrite(place->fd, data + done, length - done, place->position + (int64_t)done);
+            if (result > 0) {
+                done += (size_t)result;
+            } else if (result == 0 || errno != EINTR) {
+                rv_group_fail(group, rv_write_error(result), 0);
+                return;
+            }
+        }
+        group->written_bytes += (int64_t)length;
+    }
+}
+
 static void rv_group_perform(rv_group *group) {
-    while (group->iov_at < group->iov_count) {
+    if (group->places) rv_group_write_each(group);
+    while (!group->error && group->iov_at < group->iov_count) {
         int count = (int)rv_min(group->iov_count - group->iov_at, RV_IOV_MAX);
         ssize_t result = pwritev(group->fd, group->iov + group->iov_at, count, group->position);
         if (result > 0) {

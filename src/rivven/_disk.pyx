@@ -53,12 +53,18 @@ cdef extern from "_disk.h" nogil:
     enum: RV_WRITE
     enum: RV_SYNC
 
+    ctypedef struct rv_place:
+        int fd
+        int64_t position
+
     ctypedef struct rv_group:
         int64_t written_bytes
         int64_t elapsed_us
         int error
         int failed_sync
         int sync
+        uint32_t iov_at
+        const rv_place *places
 
     ctypedef struct rv_worker:
         rv_group group
@@ -84,6 +90,7 @@ cdef extern from "_disk.h" nogil:
     void rv_event_ring(int event_fd)
     int rv_event_clear(int event_fd)
     void rv_group_begin(rv_group *group, iovec *iov, uint32_t iov_count, int fd, int64_t position, int sync)
+    void rv_group_begin_each(rv_group *group, iovec *iov, const rv_place *places, uint32_t count)
     void rv_group_fail(rv_group *group, int error, int in_sync)
     int rv_worker_start(rv_worker *worker, int event_fd)
     void rv_worker_submit(rv_worker *worker)
@@ -112,9 +119,11 @@ cdef class FileWriter:
     cdef public bint _read_only
 
     def reserve(self, int64_t length_bytes, int64_t position):
+        cdef int refused = 1
         if not self._read_only:
             with nogil:
-                fallocate(self._fd, FALLOC_FL_KEEP_SIZE, position, length_bytes)
+                refused = fallocate(self._fd, FALLOC_FL_KEEP_SIZE, position, length_bytes)
+        return refused == 0
 
     def write(self, data, int64_t position):
         cdef Py_buffer view
@@ -153,6 +162,7 @@ cdef class _Base:
 
     cdef Py_buffer *_views
     cdef iovec *_iov
+    cdef rv_place *_places
     cdef uint32_t _capacity, _held
     cdef int _event_fd
     cdef int _owner_pid
@@ -170,6 +180,7 @@ cdef class _Base:
         self._let_go()
         PyMem_Free(self._views)
         PyMem_Free(self._iov)
+        PyMem_Free(self._places)
         if self._event_fd >= 0:
             close_fd(self._event_fd)
 
@@ -182,6 +193,21 @@ cdef class _Base:
         self._file = file  # held too: whoever else drops it must not close it under the thread
         self._under_way = True
         self._start(fd, iov_count, position, sync)
+
+    def submit_each(self, writes):
+        assert not self._closed, "the committer is closed"
+        assert not self._under_way, "one submission at a time"
+        cdef uint32_t index = 0, count = <uint32_t>len(writes)
+        self._reserve(count)
+        for file, data, position in writes:
+            assert position >= 0 and len(data), "something, somewhere"
+            self._places[index].fd = file.fileno()
+            self._places[index].position = position
+            index += 1
+        self._hold([data for _, data, _ in writes])
+        self._file = [file for file, _, _ in writes]
+        self._under_way = True
+        self._start_each(count)
 
     def completed(self):
         if self._closed or not rv_event_clear(self._event_fd) or not self._under_way or not self._finish():
@@ -236,11 +262,15 @@ cdef class _Base:
         cdef int code = group.error
         self._under_way = False
         self._let_go()
-        error = _os_error(code, self._file.path) if code else None
+        error = _os_error(code, self._path()) if code else None
         self._file = None
         return Completion(
             group.written_bytes, bool(group.sync) and not code, group.elapsed_us, error, bool(group.failed_sync)
         )
+
+    cdef str _path(self):
+        """Of the file that was being written."""
+        return self._file[self._group().iov_at].path if isinstance(self._file, list) else self._file.path
 
     cdef uint32_t _hold(self, buffers) except? 0xFFFFFFFF:
         """Take a view of each buffer. How many of them have any bytes."""
@@ -264,6 +294,7 @@ cdef class _Base:
     cdef int _reserve(self, size_t count) except -1:
         cdef void *views
         cdef void *iov
+        cdef void *places
         if count <= self._capacity:
             return 0
         views = PyMem_Realloc(self._views, count * sizeof(Py_buffer))
@@ -274,6 +305,10 @@ cdef class _Base:
         if iov == NULL:
             raise MemoryError
         self._iov = <iovec *>iov
+        places = PyMem_Realloc(self._places, count * sizeof(rv_place))
+        if places == NULL:
+            raise MemoryError
+        self._places = <rv_place *>places
         self._capacity = <uint32_t>count
         return 0
 
@@ -289,6 +324,9 @@ cdef class _Base:
         return NULL
 
     cdef void _start(self, int fd, uint32_t iov_count, int64_t position, bint sync) noexcept:
+        pass
+
+    cdef void _start_each(self, uint32_t count) noexcept:
         pass
 
     cdef bint _finish(self) noexcept:
@@ -333,6 +371,10 @@ cdef class NativeCommitter(_Base):
         rv_group_begin(&self._worker.group, self._iov, iov_count, fd, position, sync)
         rv_worker_submit(&self._worker)
 
+    cdef void _start_each(self, uint32_t count) noexcept:
+        rv_group_begin_each(&self._worker.group, self._iov, self._places, count)
+        rv_worker_submit(&self._worker)
+
     cdef bint _finish(self) noexcept:
         return True
 
@@ -375,9 +417,16 @@ cdef class UringCommitter(_Base):
             rv_group_fail(&self._work, error, 0)
             rv_event_ring(self._event_fd)  # the completion tells, as it does for every other failure
 
+    cdef void _start_each(self, uint32_t count) noexcept:
+        """Here and now: to the page cache a write is a copy, which the kernel does no sooner on a thread of its own."""
+        rv_group_begin_each(&self._work, self._iov, self._places, count)
+        with nogil:
+            rv_group_perform(&self._work)
+        rv_event_ring(self._event_fd)
+
     cdef bint _finish(self) noexcept:
         cdef rv_answer answer
-        if self._work.error:
+        if self._work.error or self._work.places != NULL:
             return True
         return rv_ring_take(&self._ring, &answer) and rv_chain_settle(&self._ring, &self._work, &answer)
 

@@ -31,9 +31,9 @@ class File(Protocol):
     def sync(self) -> None:
         """Return once the content is on the medium (fdatasync). An error means that it may never get there."""
 
-    def reserve(self, length_bytes: int, position: int) -> None:
-        """Have so much room found from there on, since many writes will follow. A hint: the length stays as it is,
-        and nothing happens where it cannot be done."""
+    def reserve(self, length_bytes: int, position: int) -> bool:
+        """Have so much room found from there on, since many writes will follow; the length stays as it is. Whether
+        that was done: where it cannot be, nothing happens."""
 
     def truncate(self, length_bytes: int) -> None:
         """Make it so long; room that was reserved behind it is given back."""
@@ -56,11 +56,15 @@ class Completion:
 
 
 class Committer(Protocol):
-    """Writes and syncs one group at a time away from the caller's thread. At most one submission is under way."""
+    """Writes, and syncs, one group at a time away from the caller's thread. At most one submission is under way."""
 
     def submit(self, file: File, buffers: Sequence[Buffer], position: int, *, sync: bool) -> None:
         """Write the buffers one after the other from `position`, then fdatasync if asked. Returns at once.
         The caller leaves the buffers unchanged until the completion arrives."""
+
+    def submit_each(self, writes: Sequence[tuple[File, Buffer, int]]) -> None:
+        """The same for buffers that go each to a file and a position of its own: in this order, and without a sync.
+        After a failure some are written, perhaps in part."""
 
     def completed(self) -> Completion | None:
         """The outcome of the submission under way, or None while there is none. Never waits."""

@@ -61,8 +61,9 @@ class PureFileWriter:
         if os.pwrite(self._fd, data, position) != len(data):
             self._write_rest(data, position)
 
-    def reserve(self, length_bytes: int, position: int) -> None:
+    def reserve(self, length_bytes: int, position: int) -> bool:  # noqa: ARG002
         """Python knows no `fallocate` that leaves the length alone; its twin does."""
+        return False
 
     def _refuse_if_read_only(self) -> None:
         raise NotImplementedError
@@ -441,10 +442,9 @@ def keep_freed_memory() -> None:
 
 
 class _Job(NamedTuple):
-    file: SystemFile
-    views: list[memoryview]
-    position: int
+    writes: list[tuple[SystemFile, list[memoryview], int]]
     sync: bool
+    """Whether the file, which is one then, is synced."""
     start_ns: int
 
 
@@ -497,12 +497,20 @@ class ThreadCommitter:
         self._thread.start()
 
     def submit(self, file: File, buffers: Sequence[Buffer], position: int, *, sync: bool) -> None:
+        views = [view for view in map(_byte_view, buffers) if len(view)]
+        self._hand_over([(_system_file(file), views, position)], sync=sync)
+
+    def submit_each(self, writes: Sequence[tuple[File, Buffer, int]]) -> None:
+        self._hand_over(
+            [(_system_file(file), [_byte_view(data)], position) for file, data, position in writes], sync=False
+        )
+
+    def _hand_over(self, writes: list[tuple[SystemFile, list[memoryview], int]], *, sync: bool) -> None:
         assert not self._closed, "the committer is closed"
         assert not self._under_way, "one submission at a time"
-        assert position >= 0
-        views = [view for view in map(_byte_view, buffers) if len(view)]
+        assert all(position >= 0 for _, _, position in writes)
         self._under_way = True
-        self._jobs.put(_Job(_system_file(file), views, position, sync, time.monotonic_ns()))
+        self._jobs.put(_Job(writes, sync, time.monotonic_ns()))
 
     def completed(self) -> Completion | None:
         if not self._under_way or not self._bell.clear():
@@ -546,16 +554,18 @@ def _commit(job: _Job) -> Completion:
     failed: OSError | None = None
     syncing = False
     try:
-        pending = deque(job.views)
-        while pending:
-            count = _pwritev(job.file.fileno(), pending, job.position + written_bytes)
-            written_bytes += count
-            _drop_front(pending, count)
+        for file, views, position in job.writes:
+            pending, at = deque(views), position
+            while pending:
+                count = _pwritev(file.fileno(), pending, at)
+                at += count
+                written_bytes += count
+                _drop_front(pending, count)
         syncing = job.sync
         if syncing:
-            _fdatasync(job.file.fileno())
+            _fdatasync(file.fileno())
     except OSError as error:
-        error.filename = job.file.path
+        error.filename = file.path
         failed = error.with_traceback(None)  # its frames would keep the buffers
     elapsed_us = (time.monotonic_ns() - job.start_ns) // 1000
     if failed is not None:

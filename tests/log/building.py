@@ -26,12 +26,17 @@ def batch_of(*values: bytes | None, key: bytes | None = None, timestamp_ms: int 
     return encode(rows(*values, key=key, timestamp_ms=timestamp_ms), **more)
 
 
+LATER_BYTES = 300
+"""Appends of so many bytes are written later, under the policy `none`."""
+
+
 def small_config(policy: str = "every_write", **commit: Any) -> StoreConfig:
     return StoreConfig(
         sync_policy=SyncPolicy.parse(policy),
         commit=CommitLimits(**commit),
         wal_file_bytes=256 * KIB,
         wal_first_file_bytes=64 * KIB,
+        later_bytes_min=LATER_BYTES,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from itertools import accumulate
 
 import pytest
 from hypothesis import given
@@ -44,6 +45,10 @@ class Room:
 
     def sync(self):
         self.synced = bytes(self.content)
+
+
+def ends_of(*batches):
+    return list(accumulate(map(len, batches)))
 
 
 def tail_at(twin, base_offset=0, interval_bytes=4096):
@@ -100,15 +105,27 @@ def test_a_run_is_one_write_of_what_would_have_been_many(twin):
     headers = [parse_header(batch) for batch in batches]
     for batch, header in zip(batches, headers, strict=True):
         singly.put(batch, header.last_offset_delta, header.max_timestamp_ms, 9)
-    assert together.put_run(run, headers, 9) == 0
+    assert together.put_run(run, ends_of(*batches), 9) == 0
     assert together.file.content == singly.file.content == run
     assert together.file.writes == 1
     assert together.entries == singly.entries
     for fact in ("end_bytes", "next_offset", "max_timestamp_ms", "unindexed_bytes", "dirty"):
         assert getattr(together, fact) == getattr(singly, fact)
-    assert together.put_run(bytearray().join([batch_of(1), batch_of(1)]), [parse_header(batch_of(1))] * 2, 9) == len(
-        run
-    )
+    more = [batch_of(1), batch_of(1)]
+    assert together.put_run(bytearray().join(more), ends_of(*more), 9) == len(run)
+
+
+@pytest.mark.parametrize("twin", TWINS)
+def test_a_run_that_is_written_later_has_its_place_and_its_offsets_now(twin):
+    at_once, later = tail_at(twin, 40, 100), tail_at(twin, 40, 100)
+    batches = [batch_of(count, newest_ms=count * 100) for count in (3, 1, 7)]
+    runs = bytearray().join(batches), bytearray().join(batches)
+    assert at_once.put_run(runs[0], ends_of(*batches), 9) == later.put_run(runs[1], ends_of(*batches), 9, later=True)
+    assert runs[0] == runs[1]
+    assert not later.file.content
+    assert later.entries == at_once.entries
+    for fact in ("end_bytes", "next_offset", "max_timestamp_ms", "unindexed_bytes", "dirty"):
+        assert getattr(later, fact) == getattr(at_once, fact)
 
 
 @pytest.mark.parametrize("twin", TWINS)
@@ -118,7 +135,7 @@ def test_a_refused_run_leaves_nothing_of_any_of_its_batches(twin):
     before = bytes(tail.file.content), tail.end_bytes, tail.next_offset, tail.unindexed_bytes, list(tail.entries)
     tail.file.full = True
     with pytest.raises(OSError, match="no room"):
-        tail.put_run(batch_of(2) + batch_of(3), [parse_header(batch_of(2)), parse_header(batch_of(3))], 0)
+        tail.put_run(batch_of(2) + batch_of(3), ends_of(batch_of(2), batch_of(3)), 0)
     assert before == (bytes(tail.file.content), tail.end_bytes, tail.next_offset, tail.unindexed_bytes, tail.entries)
     assert tail.file.synced == before[0], "no loss of power brings it back"
 
@@ -127,7 +144,7 @@ def test_a_refused_run_leaves_nothing_of_any_of_its_batches(twin):
 def test_a_run_is_nothing_but_its_batches(twin):
     tail = tail_at(twin)
     with pytest.raises((AssertionError, ValueError)):
-        tail.put_run(batch_of(2) + b"x", [parse_header(batch_of(2))], 0)
+        tail.put_run(batch_of(2) + b"x", ends_of(batch_of(2)), 0)
     assert not tail.file.content
 
 

@@ -52,6 +52,35 @@ def test_crc_is_that_of_the_crc32c_package(record: ModuleType, data, crc):
     assert record.crc32c(data, crc) == foreign.crc32c(data, crc)
 
 
+def test_a_plain_run_is_counted_and_nothing_else_is_plain(record: ModuleType):
+    plain, other = record.encode(ROWS), record.encode(ROWS[:1], codec=record.Codec.GZIP)
+    run, ends = plain + other, [len(plain), len(plain) + len(other)]
+    assert record.plain_run(run, ends, 10_000) == (4, True)
+    assert record.plain_run(plain, ends[:1], 10_000) == (3, False)
+    assert record.plain_run(run, ends, len(plain) - 1) is None, "too long"
+    assert record.plain_run(run, ends[:1], 10_000) is None, "more than was announced"
+    assert record.plain_run(run, [ends[0] + 1, ends[1]], 10_000) is None, "they end elsewhere"
+    assert record.plain_run(run, [ends[0], ends[1] + 1], 10_000) is None, "not all there"
+    for odd in (
+        record.encode(ROWS, producer_id=7, producer_epoch=0, base_sequence=0),
+        record.encode(ROWS, producer_id=7, producer_epoch=0, base_sequence=0, transactional=True),
+        record.encode_marker(commit=True, producer_id=7, producer_epoch=0, timestamp_ms=0),
+        sealed(record, b"", count=0, last_offset_delta=3),
+        bytearray(70),
+    ):
+        assert record.plain_run(plain + odd, [len(plain), len(plain) + len(odd)], 10_000) is None
+
+
+@given(flips=st.lists(st.tuples(st.integers(0, 400), st.integers(1, 255)), max_size=3), cut=st.integers(0, 3))
+def test_a_run_is_plain_to_both_or_to_neither(pure: ModuleType, native: ModuleType, flips, cut):
+    batches = [pure.encode(ROWS), pure.encode(ROWS[:2])]
+    run, ends = bytearray().join(batches), [len(batches[0]), len(batches[0]) + len(batches[1])]
+    for place, mask in flips:
+        run[place % len(run)] ^= mask
+    del run[len(run) - cut :]
+    assert pure.plain_run(run, ends, 10_000) == native.plain_run(run, ends, 10_000)
+
+
 @pytest.mark.parametrize("length", [0, 1, 7, 8, 3071, 3072, 3073, 6143, 6144, 6145, 12_288, 100_001])
 def test_crc_of_long_data_is_the_same_however_many_lanes_it_takes(record: ModuleType, length):
     data = Random(length).randbytes(length)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from rivven.errors import BatchTooLarge, Malformed, OutOfOrderSequence, RivvenError
 from rivven.limits import BATCH_RECORDS_MAX
@@ -30,6 +30,7 @@ from rivven.record import (
     encode,
     encode_marker,
     parse_header,
+    plain_run,
     stamp,
     validate,
 )
@@ -45,6 +46,26 @@ Admit = Callable[[Log, BatchHeader], None]
 """Raises unless a batch may be written now, as part of its transaction."""
 Answer = Callable[[int, RivvenError | None], None]
 """Called with the first offset of what was published once it is durable, or with the reason why it was not."""
+
+
+class Parcels(Protocol):
+    """What several requests bring for one partition: their batches end to end, and who asked."""
+
+    @property
+    def data(self) -> bytearray | memoryview: ...
+
+    @property
+    def ends(self) -> list[int]:
+        """Up to where each one reaches."""
+
+    @property
+    def answers(self) -> list[Answer]:
+        """Whom to tell, one by one."""
+
+    def __call__(self, first: int, error: RivvenError | None, /) -> None:
+        """Tell all of them. By now each batch says at which offset it begins."""
+
+
 OwnBatch = tuple[Log, bytearray, BatchHeader, Answer]
 """A batch that was made on this node, its header, and whom to tell."""
 NumberedAnswer = Callable[[bool, int, RivvenError | None], None]
@@ -232,7 +253,7 @@ class Publisher:
         codec = _codec_of(log)
         append_ms = self._clock.now_ms() if log.config.timestamp_type == "LogAppendTime" else -1
         as_they_are = codec is None and append_ms < 0 and not log.config.compacts
-        if len(checked) > 1 and as_they_are and (run := self._append_run(log, data, [each[1] for each in checked])):
+        if len(checked) > 1 and as_they_are and (run := self._append_checked(log, data, checked)):
             self._undurable.setdefault(log, deque()).append((run.next_offset, run.base_offset, answer))
             return append_ms
         first: Appended | None = None
@@ -247,27 +268,37 @@ class Publisher:
         self._undurable.setdefault(log, deque()).append((done.next_offset, first.base_offset, answer))
         return append_ms
 
-    def append_parcels(self, log: Log, data: bytearray | memoryview, ends: list[int], answers: list[Answer]) -> None:
-        """What several requests bring, end to end, for a topic that takes batches as they come: as if each came to
-        `append_batches`, but in one write if nothing is odd about any of them. Raises only what the disk does."""
-        headers, done = None, None
+    def append_parcels(self, log: Log, parcels: Parcels) -> None:
+        """For a topic that takes batches as they come: as if each came to `append_batches`, but in one write if
+        nothing is odd about any of them. Raises only what the disk does."""
+        data, ends = parcels.data, parcels.ends
+        done = None
         with suppress(RivvenError):  # one of them is wrong; or the disk has no room for all, but perhaps for one
-            headers = self._plain_run(log, data, ends)
-            done = None if headers is None else self._append_run(log, data, headers)
-        if headers is None or done is None:
-            self._append_each(log, memoryview(data), ends, answers)
-            return
-        waiting = self._undurable.setdefault(log, deque())
-        first = done.base_offset
-        for header, answer in zip(headers, answers, strict=True):
-            following = first + header[6] + 1
-            waiting.append((following, first, answer))
-            first = following
+            done = self._append_plain(log, data, ends)
+        if done is None:
+            self._append_each(log, memoryview(data), ends, parcels.answers)
+        elif (waiting := self._undurable.get(log)) is None:
+            self._undurable[log] = deque([(done[1], done[0], parcels)])
+        else:
+            waiting.append((done[1], done[0], parcels))
 
-    def _plain_run(self, log: Log, data: bytearray | memoryview, ends: list[int]) -> list[BatchHeader] | None:
-        """The headers of parcels that need no second look; None if one of them does. Raises if one is wrong."""
+    def _append_plain(self, log: Log, data: bytearray | memoryview, ends: list[int]) -> Appended | None:
+        """Append parcels that need no second look; None, and nothing is done, if one of them does."""
         if log in self._gathering:
             return None
+        config = log.config
+        if (plain := plain_run(data, ends, config.max_message_bytes)) is not None:
+            records, compressed = plain
+            if compressed and config.compression_type != "producer":
+                return None
+            return self._append_run(log, data, ends, records, numbered=False)
+        headers = self._numbered_run(log, data, ends)
+        records = sum(header[6] + 1 for header in headers or ())
+        return None if headers is None else self._append_run(log, data, ends, records, numbered=True)
+
+    def _numbered_run(self, log: Log, data: bytearray | memoryview, ends: list[int]) -> list[BatchHeader] | None:
+        """The headers of parcels, some numbered by their producers, of which none was sent before; None if one needs
+        a second look. Raises if one is wrong."""
         bytes_max, any_codec = log.config.max_message_bytes, log.config.compression_type == "producer"
         headers: list[BatchHeader] = []
         before: BatchHeader | None = None
@@ -364,12 +395,21 @@ class Publisher:
         self._stats.batches_in += 1
         return done
 
-    def _append_run(self, log: Log, data: bytearray | memoryview, headers: list[BatchHeader]) -> Appended | None:
-        done = self._store.append_run(log, data, headers)
+    def _append_checked(self, log: Log, data: memoryview, checked: list[tuple[int, BatchHeader]]) -> Appended | None:
+        ends = [position + header.batch_bytes for position, header in checked]
+        records = sum(header.count for _, header in checked)
+        numbered = any(header.producer_id >= 0 for _, header in checked)
+        return self._append_run(log, data, ends, records, numbered=numbered)
+
+    def _append_run(
+        self, log: Log, data: bytearray | memoryview, ends: list[int], records: int, *, numbered: bool
+    ) -> Appended | None:
+        done = self._store.append_run(log, data, ends, records, numbered=numbered)
         if done is not None:
-            self._stats.messages_in += done.next_offset - done.base_offset
-            self._stats.bytes_in += len(data)
-            self._stats.batches_in += len(headers)
+            stats = self._stats
+            stats.messages_in += records
+            stats.bytes_in += len(data)
+            stats.batches_in += len(ends)
         return done
 
     def answer_durable(self, logs: Iterable[Log]) -> None:

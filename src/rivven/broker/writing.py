@@ -17,7 +17,7 @@ from rivven.record import NewRecord
 
 from .admit import Admission
 from .partitioner import Partitioner
-from .publish import Admit, Answer, NumberedAnswer, Numbers, OwnBatch, Publisher
+from .publish import Admit, Answer, NumberedAnswer, Numbers, OwnBatch, Parcels, Publisher
 from .session import Session
 from .topics import Topics, is_internal
 
@@ -89,12 +89,11 @@ class Writing:
             for _, _, _, answer in batches:
                 answer(-1, error)
 
-    def append_parcels(
-        self, log: Log, batches: bytearray | memoryview, ends: list[int], answers: list[Answer]
-    ) -> None:
-        """Whole batches for a partition that `plain_log` gave, as `produce` takes them: what several requests bring,
-        each up to one of the `ends`. Raises nothing."""
-        self._publisher.append_parcels(log, batches, ends, answers)
+    @property
+    def append_parcels(self) -> Callable[[Log, Parcels], None]:
+        """Takes whole batches for a partition that `plain_log` gave, as `produce` takes them. Raises only what the
+        disk does."""
+        return self._publisher.append_parcels
 
     def publish(self, session: Session, log: Log, records: Sequence[NewRecord], answer: Answer) -> None:
         """Records, in order, in the partition's batch of this turn; `answer` hears their first offset."""

@@ -7,6 +7,7 @@ from rivven.limits import OFFSET_DELTA_MAX
 
 cdef enum:
     PREFIX_BYTES = 12
+    HEADER_BYTES = 61
 
 cdef int64_t DELTA_MAX = OFFSET_DELTA_MAX
 
@@ -16,6 +17,10 @@ cdef inline void store32(uint8_t *at, uint32_t value) noexcept nogil:
     at[1] = <uint8_t>(value >> 16)
     at[2] = <uint8_t>(value >> 8)
     at[3] = <uint8_t>value
+
+
+cdef inline uint32_t load32(const uint8_t *at) noexcept nogil:
+    return <uint32_t>at[0] << 24 | <uint32_t>at[1] << 16 | <uint32_t>at[2] << 8 | at[3]
 
 
 cdef class Tail:
@@ -74,41 +79,52 @@ cdef class Tail:
         self._took(position, batch_bytes, self.next_offset, last_offset_delta, newest_ms)
         return position
 
-    def put_run(self, data, list headers, int32_t leader_epoch):
+    def put_run(self, data, list ends, int32_t leader_epoch, *, bint later=False):
         cdef Py_buffer view
         cdef uint8_t *at
-        cdef int64_t left, length, position, begin
+        cdef int64_t begin = 0, end, position = self.end_bytes
         cdef int64_t offset = self.next_offset
-        cdef tuple header
         PyObject_GetBuffer(data, &view, PyBUF_SIMPLE | PyBUF_WRITABLE)
-        at = <uint8_t *>view.buf
-        left = view.len
-        for each in headers:
-            header = <tuple>each  # a named one
-            length = header[1]
-            if length < 4 or length + PREFIX_BYTES > left:
-                left = -1
-                break
-            store32(at, <uint32_t>(<uint64_t>offset >> 32))
-            store32(at + 4, <uint32_t>offset)
-            store32(at + 8, <uint32_t>length)
-            store32(at + 12, <uint32_t>leader_epoch)
-            at += length + PREFIX_BYTES
-            left -= length + PREFIX_BYTES
-            offset += <int64_t>header[6] + 1
-        PyBuffer_Release(&view)
-        assert left == 0, "nothing but the batches"
         try:
-            position = begin = self._write(data)
+            for each in ends:
+                end = each
+                assert begin + HEADER_BYTES <= end <= view.len, "whole batches"
+                at = <uint8_t *>view.buf + begin
+                store32(at, <uint32_t>(<uint64_t>offset >> 32))
+                store32(at + 4, <uint32_t>offset)
+                store32(at + 8, <uint32_t>(end - begin - PREFIX_BYTES))
+                store32(at + 12, <uint32_t>leader_epoch)
+                offset += <int64_t><int32_t>load32(at + 23) + 1
+                begin = end
+            assert begin == view.len, "nothing but the batches"
+            if later:
+                self.dirty = True
+            else:
+                self._write_run(data)
+            begin = 0
+            for each in ends:
+                end = each
+                at = <uint8_t *>view.buf + begin
+                self._took(
+                    position + begin,
+                    end - begin,
+                    self.next_offset,
+                    <int32_t>load32(at + 23),
+                    <int64_t>(<uint64_t>load32(at + 35) << 32 | load32(at + 39)),
+                )
+                begin = end
+        finally:
+            PyBuffer_Release(&view)
+        return position
+
+    cdef int _write_run(self, data) except -1:
+        try:
+            self._write(data)
         except OSError:
             self.file.truncate(self.end_bytes)
             self.file.sync()
             raise
-        for each in headers:
-            header = <tuple>each
-            self._took(begin, <int64_t>header[1] + PREFIX_BYTES, self.next_offset, header[6], header[8])
-            begin = self.end_bytes
-        return position
+        return 0
 
     def write(self, batch):
         return self._write(batch)

@@ -14,7 +14,7 @@ import msgspec
 from rivven.errors import Malformed
 from rivven.limits import WAL_HEADER_BYTES
 from rivven.ports import Disk
-from rivven.record import crc32c, parse_header
+from rivven.record import crc32c, walk
 
 from .bloom import HAS_TOMBSTONES, HEADER
 from .compact import CLEANER, CleanerState
@@ -309,30 +309,33 @@ def _group_after(data: bytes, position: int, sequence: int) -> int | None:
 def _entries(body: memoryview, count: int) -> tuple[tuple[WalEntry, ...], str | None]:
     entries: list[WalEntry] = []
     position = 0
-    for _ in range(count):
+    for number in range(count):
         if position + ENTRY.size > len(body):
-            return tuple(entries), f"{len(entries)} entries where {count} are due"
+            return tuple(entries), f"{number} entries where {count} are due"
         kind, payload_bytes, topic_id, partition = ENTRY.unpack_from(body, position)
         payload = body[position + ENTRY.size : position + ENTRY.size + payload_bytes]
         position += ENTRY.size + payload_bytes
         try:
-            first, following = _span(Kind(kind), payload, payload_bytes)
+            spans = _spans(Kind(kind), payload, payload_bytes)
         except (Malformed, ValueError) as error:
-            return tuple(entries), f"entry {len(entries)}: {error}"
-        entries.append(WalEntry(Kind(kind), topic_id, partition, first, following, payload_bytes))
+            return tuple(entries), f"entry {number}: {error}"
+        entries += [WalEntry(Kind(kind), topic_id, partition, *span) for span in spans]
     return tuple(entries), None if position == len(body) else f"{len(body) - position} bytes after its last entry"
 
 
-def _span(kind: Kind, payload: memoryview, payload_bytes: int) -> tuple[int, int]:
+def _spans(kind: Kind, payload: memoryview, payload_bytes: int) -> list[tuple[int, int, int]]:
+    """First offset, next offset and bytes of each batch that was appended, or of the one thing that was done."""
     if len(payload) != payload_bytes:
         raise ValueError("longer than its group")
     if kind is Kind.APPEND:
-        header = parse_header(payload)
-        return header.base_offset, header.next_offset
+        headers = [header for _, header in walk(payload)]
+        if not headers or sum(header.batch_bytes for header in headers) != payload_bytes:
+            raise ValueError("not a row of whole batches")
+        return [(header.base_offset, header.next_offset, header.batch_bytes) for header in headers]
     if payload_bytes != OFFSET.size:
         raise ValueError(f"an offset of {payload_bytes} bytes")
     offset: int = OFFSET.unpack(payload)[0]
-    return offset, offset
+    return [(offset, offset, payload_bytes)]
 
 
 def _wal(disk: Disk, path: str, topics: Mapping[bytes, str]) -> FileContent:

@@ -11,13 +11,13 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from rivven.errors import BatchTooLarge, CorruptLog, DiskFull, Malformed, OffsetOutOfRange
 from rivven.limits import READ_BYTES_MAX, SEALED_OPEN_MAX
 from rivven.model import Offset, TopicPartition
-from rivven.ports import Disk, File
-from rivven.record import PREFIX_BYTES, BatchHeader, decode, parse_header, seek
+from rivven.ports import Buffer, Disk, File
+from rivven.record import PREFIX_BYTES, BatchHeader, decode, parse_header, seek, walk
 
 from .batches import Batches
 from .config import TopicConfig
@@ -39,6 +39,19 @@ class Appended(NamedTuple):
     next_offset: int
     position: int
     segment: int
+
+
+class Writer(Protocol):
+    """Has large appends written while others are taken; see `later`."""
+
+    @property
+    def later_bytes_min(self) -> int:
+        """What counts as large."""
+
+    def write_later(self, log: Log, upto: int, file: File, position: int, data: Buffer) -> None: ...
+
+    def settle(self) -> None:
+        """Wait until everything is written."""
 
 
 _appended = tuple.__new__  # what a named tuple's constructor does, without its frame
@@ -79,6 +92,10 @@ class Log:
         self.dense = True
         """Whether there is a record at every offset; not any more once the log was compacted."""
         self.deleted = False
+        self.writer: Writer | None = None
+        """Who writes what is large; without one, all is written when it is appended."""
+        self.unwritten = 0
+        """How many appends the writer has not written yet."""
         self._fresh_names = True
         """Whether the directory has entries that no sync has covered."""
 
@@ -137,6 +154,18 @@ class Log:
         config = self.config
         if batch_bytes > config.max_message_bytes:
             raise BatchTooLarge(batch_bytes=batch_bytes, bytes_max=config.max_message_bytes)
+        if self.unwritten:  # what comes behind them is written behind them
+            run = self.append_run(
+                batch,
+                [batch_bytes],
+                last_offset_delta + 1,
+                numbered=header[9] >= 0,
+                now_ms=now_ms,
+                leader_epoch=leader_epoch,
+            )
+            if run is not None:
+                return run
+            self._settle()
         segment = self._segments[-1]
         base = segment.next_offset
         if not segment.takes(batch_bytes, base + last_offset_delta, now_ms, config.segment_bytes, config.segment_ms):
@@ -151,43 +180,62 @@ class Log:
         return _appended(Appended, (base, base + last_offset_delta + 1, position, segment.base_offset))
 
     def append_run(
-        self, data: bytearray | memoryview, headers: list[BatchHeader], *, now_ms: int, leader_epoch: int = 0
+        self,
+        data: bytearray | memoryview,
+        ends: list[int],
+        records: int,
+        *,
+        numbered: bool,
+        now_ms: int,
+        leader_epoch: int = 0,
     ) -> Appended | None:
-        """Validated batches that stand end to end, in one write: all of them or none. None, and nothing is written,
-        if they are more than one segment holds."""
-        config = self.config
-        if len(data) > config.segment_bytes:
+        """Validated batches with so many records that stand end to end, each up to one of the `ends`, in one write:
+        all of them or none. `numbered` says that a producer has numbered some. None, and nothing is written, if
+        they are more than one segment holds."""
+        config, run_bytes = self.config, len(data)
+        if run_bytes > config.segment_bytes:
             return None
-        records = 0
-        for header in headers:
-            if header[1] + PREFIX_BYTES > config.max_message_bytes:
-                raise BatchTooLarge(batch_bytes=header[1] + PREFIX_BYTES, bytes_max=config.max_message_bytes)
-            records += header[6] + 1
         segment = self._segments[-1]
         base = segment.next_offset
-        if not segment.takes(len(data), base + records - 1, now_ms, config.segment_bytes, config.segment_ms):
+        if not segment.takes(run_bytes, base + records - 1, now_ms, config.segment_bytes, config.segment_ms):
             segment = self._roll_for(now_ms)
+        later = self._writes_later(segment, run_bytes)
         try:
-            position = segment.put_run(data, headers, leader_epoch)
+            position = segment.put_run(data, ends, leader_epoch, later=later)
         except OSError as error:
-            raise self._refused(error, segment, len(data)) from error
-        self._note_run(data, headers, base, leader_epoch)
+            raise self._refused(error, segment, run_bytes) from error
+        if later:
+            assert self.writer is not None
+            self.writer.write_later(self, base + records, segment.open_file(), position, data)
+        if numbered or leader_epoch > self.facts.epochs.latest:
+            self._note_run(data)
         return _appended(Appended, (base, base + records, position, segment.base_offset))
 
-    def _note_run(
-        self, data: bytearray | memoryview, headers: list[BatchHeader], offset: int, leader_epoch: int
-    ) -> None:
-        facts, at = self.facts, 0
-        for header in headers:
-            if leader_epoch > facts.epochs.latest or header[9] >= 0:
-                placed = BatchHeader._make((offset, header[1], leader_epoch, *header[3:]))
-                facts.note(placed, memoryview(data)[at : at + placed.batch_bytes])
-            at += header[1] + PREFIX_BYTES
-            offset += header[6] + 1
+    def _writes_later(self, segment: Segment, run_bytes: int) -> bool:
+        """Whether the writer is to write a run at the end of the segment. If not, all before it is written now."""
+        if self.writer is None or not (self.unwritten or run_bytes >= self.writer.later_bytes_min):
+            return False
+        if segment.room_for(run_bytes):
+            return True
+        self._settle()
+        return False
+
+    def _settle(self) -> None:
+        if self.unwritten:
+            assert self.writer is not None
+            self.writer.settle()
+
+    def _note_run(self, data: bytearray | memoryview) -> None:
+        """The batches, which have their offsets by now, may add facts."""
+        facts = self.facts
+        for position, header in walk(data):
+            if header.leader_epoch > facts.epochs.latest or header.producer_id >= 0:
+                facts.note(header, memoryview(data)[position : position + header.batch_bytes])
 
     def append_placed(self, batch: bytes | bytearray | memoryview, header: BatchHeader, *, now_ms: int) -> Appended:
         """Write a batch that has its offsets already, as a follower or a replay does."""
         assert header.base_offset >= self.end, "offsets only grow"
+        self._settle()
         config, segment, batch_bytes = self.config, self._segments[-1], header.batch_bytes
         if not segment.takes(batch_bytes, header.last_offset, now_ms, config.segment_bytes, config.segment_ms):
             segment = self._roll_for(now_ms)
@@ -210,6 +258,7 @@ class Log:
 
     def roll(self, base_offset: int | None = None) -> Segment:
         """Seal the active segment and begin a new one at the log's end, or after a stretch that was lost."""
+        self._settle()  # a crash that left this segment short, with another behind it, would look like a loss
         old = self._segments[-1]
         base = old.next_offset if base_offset is None else base_offset
         if old.end_bytes == 0 and old.base_offset == base:
@@ -241,6 +290,7 @@ class Log:
         """Where the log would end after `truncate(offset)`: batches go as a whole."""
         if offset >= self.end:
             return self.end
+        self._settle()
         place = max(0, bisect_right(self._bases, offset) - 1)
         segment = self.opened(self._segments[place])
         return Offset(offset if segment.base_offset >= offset else max(self.start, segment.end_below(offset)))
@@ -250,6 +300,7 @@ class Log:
         assert offset >= self.start, "records before the start are gone already"
         if offset >= self.end:
             return self.end
+        self._settle()
         while len(self._segments) > 1 and self._segments[-1].base_offset >= offset:
             self._drop(len(self._segments) - 1)
         segment = self.opened(self._segments[-1])
@@ -334,6 +385,7 @@ class Log:
 
     def begin_checkpoint(self) -> PartitionCheckpoint:
         """Note what a sync has to cover; `SyncSegments.run` does it, on any thread."""
+        assert not self.unwritten, "a sync covers what is written"
         dirty = [segment for segment in self._segments if segment.dirty or segment.stale]
         job = PartitionCheckpoint(self, self.end, fresh_names=self._fresh_names)
         for segment in dirty:

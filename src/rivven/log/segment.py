@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from rivven.errors import CorruptLog, Malformed
-from rivven.limits import MIB
+from rivven.limits import LATER_BYTES_MIN, MIB
 from rivven.model import TopicPartition
 from rivven.ports import Disk, File
 from rivven.record import HEADER_BYTES, BatchHeader, fit, parse_header, scan, seek, walk
@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 
 RESERVE_FROM_BYTES = 1 * MIB
 RESERVE_BYTES_MAX = 16 * MIB
+GIVE_BACK_FROM_BYTES = LATER_BYTES_MIN
+"""Nothing is reserved behind the end of a file that is shorter."""
 
 
 @dataclass(slots=True)
@@ -51,6 +53,7 @@ class Segment(Tail):
         "_offsets",
         "_partition",
         "_times",
+        "held_bytes",
         "path",
         "rebuilt",
         "sealed",
@@ -77,6 +80,8 @@ class Segment(Tail):
 
     def _forget(self) -> None:
         self.reset()
+        self.held_bytes = 0
+        """Up to here the file system has set room aside."""
         self._offsets = Index(OFFSETS)
         self._times = Index(TIMES)
 
@@ -258,9 +263,16 @@ class Segment(Tail):
         if upto < RESERVE_FROM_BYTES:
             self.reserved_bytes = RESERVE_FROM_BYTES
             return
-        ahead_bytes = min(upto, RESERVE_BYTES_MAX)
-        self.reserved_bytes = upto + ahead_bytes
-        self._require_file().reserve(self.reserved_bytes - self.end_bytes, self.end_bytes)
+        self.room_for(upto - self.end_bytes)
+
+    def room_for(self, length_bytes: int) -> bool:
+        """Whether a write of this length at the end will find its room set aside; that is done now if need be."""
+        upto = self.end_bytes + length_bytes
+        if upto > self.held_bytes:
+            self.reserved_bytes = upto + min(upto, RESERVE_BYTES_MAX)
+            if self._require_file().reserve(self.reserved_bytes - self.end_bytes, self.end_bytes):
+                self.held_bytes = self.reserved_bytes
+        return upto <= self.held_bytes
 
     def index(self, relative_offset: int, position: int) -> None:
         self._offsets.add(relative_offset, position)
@@ -274,7 +286,7 @@ class Segment(Tail):
         """No more appends; the next segment begins at `until`."""
         self.sealed = True
         self.until = until
-        if self.end_bytes >= RESERVE_FROM_BYTES and self.file is not None:  # what an earlier life reserved, too
+        if self.end_bytes >= GIVE_BACK_FROM_BYTES and self.file is not None:  # what an earlier life reserved, too
             with suppress(OSError):  # a little room that nobody gets is no reason to fail
                 self.file.truncate(self.end_bytes)
 
@@ -295,7 +307,7 @@ class Segment(Tail):
             return
         file.truncate(position)
         self.dirty = True
-        self.reserved_bytes = 0
+        self.reserved_bytes = self.held_bytes = 0
         self._offsets.cut(position - 1)
         problem = self._resume(position)
         assert problem is None, problem

@@ -2,7 +2,8 @@
 
 Nothing here waits, except where it says so. `append` writes to a segment's page cache and queues an entry for the
 write-ahead log; `pump` hands the next group to the committer and takes finished groups back, which makes their
-batches durable and visible. `chores` names the slow work that is due, to be run on any thread.
+batches durable and visible. Under the policy `none` there are no groups, and only what is large waits for its thread
+(see `later`). `chores` names the slow work that is due, to be run on any thread.
 
 The order that makes it safe: an entry is in its segment before it is in a group; a group is acknowledged after its
 sync; a write-ahead file is given up only after a checkpoint that syncs every segment it covers; a truncation or a
@@ -29,10 +30,17 @@ from rivven.errors import (
     TopicExists,
     UnknownTopic,
 )
-from rivven.limits import PARTITIONS_MAX, WAL_FILE_BYTES, WAL_FILES_MAX, WAL_FIRST_FILE_BYTES, WAL_HEADER_BYTES
+from rivven.limits import (
+    LATER_BYTES_MIN,
+    PARTITIONS_MAX,
+    WAL_FILE_BYTES,
+    WAL_FILES_MAX,
+    WAL_FIRST_FILE_BYTES,
+    WAL_HEADER_BYTES,
+)
 from rivven.model import Offset, TopicPartition
-from rivven.ports import Clock, Disk, Entropy
-from rivven.record import BatchHeader
+from rivven.ports import Buffer, Clock, Disk, Entropy, File
+from rivven.record import BatchHeader, walk
 
 from . import topics as topic_files
 from .chores import Chore, ChoreList, CleanLog, PrepareSpare, SaveCheckpoint, SyncSegments
@@ -41,6 +49,7 @@ from .compact import Cleaning, CleanReport, lower_clean_upto
 from .config import TopicConfig
 from .document import Document
 from .journal import Journal
+from .later import Later
 from .log import NO_ROOM, Appended, Log
 from .recover import CHECKPOINT, NO_SUCH_SNAPSHOT, Checkpoint, Damage, Point, RecoveryReport, recover_log
 from .retain import seals_for_retention, start_after_retention
@@ -60,6 +69,7 @@ class StoreConfig:
     wal_file_bytes: int = WAL_FILE_BYTES
     wal_first_file_bytes: int = WAL_FIRST_FILE_BYTES
     wal_files_max: int = WAL_FILES_MAX
+    later_bytes_min: int = LATER_BYTES_MIN
     partitions_max: int = PARTITIONS_MAX
     """Each holds a file open, so what a node can take depends on where it runs."""
     topic_defaults: Mapping[str, str] = field(default_factory=dict)
@@ -88,12 +98,13 @@ class Store:
         """The first half of a checkpoint, begun and not finished."""
         self._wal = Wal(disk, WAL, file_bytes=self.config.wal_file_bytes, files_max=self.config.wal_files_max)
         self._journal = Journal(self._wal, disk.committer(), clock, self._policy, self.config.commit, self._make_room)
+        self._later = None if self._policy.writes else Later(disk.committer(), clock, self._written)
         self._checkpoints = Document(disk, CHECKPOINT, Checkpoint)
         self.recovery = RecoveryReport()
         try:
             self._recover()
         except BaseException as error:
-            self._journal.close()
+            self._close_files()
             self._lock.release()
             if isinstance(error, OSError):
                 self._refused(error, "the data directory")
@@ -174,7 +185,7 @@ class Store:
             if name is None:
                 orphans += 1
             else:
-                by_partition[TopicPartition(name, entry.partition)].append(entry)
+                by_partition[TopicPartition(name, entry.partition)] += _batch_by_batch(entry)
         if orphans:
             report.notes.append(f"{orphans} write-ahead entries belong to topics that are deleted")
         return by_partition
@@ -191,6 +202,7 @@ class Store:
             self._clock.now_ms(),
         )
         log.config = self._config_of(topic.configs)
+        log.writer = None if self._policy.writes else self
         self._logs[partition] = log
 
     def _config_of(self, chosen: Mapping[str, str]) -> TopicConfig:
@@ -377,11 +389,19 @@ class Store:
         if syncs:
             self._journal.queue(log, Kind.APPEND, batch, done[1])
         else:
-            log.advance(done.next_offset)
-            self._journal.moved[log] = None
-            if done.position == 0 and done.base_offset > log.start:
-                self._checkpoint_wanted = True  # the segment before it is complete, and wants its sync
+            self._appended(log, done)
         return done
+
+    def _appended(self, log: Log, done: Appended) -> None:
+        """Under the policy `none`."""
+        if not log.unwritten:
+            self._written(log, done.next_offset)
+        if done.position == 0 and done.base_offset > log.start:
+            self._checkpoint_wanted = True  # the segment before it is complete, and wants its sync
+
+    def _written(self, log: Log, upto: int) -> None:
+        log.advance(upto)
+        self._journal.moved[log] = None
 
     def append_each(self, batches: Iterable[tuple[Log, bytearray, BatchHeader]]) -> list[Appended | RivvenError]:
         """As `append`, for batches of many partitions, each by itself: what became of every one of them."""
@@ -395,34 +415,60 @@ class Store:
         return outcomes
 
     def append_run(
-        self, log: Log, data: bytearray | memoryview, headers: list[BatchHeader], *, leader_epoch: int = 0
+        self,
+        log: Log,
+        data: bytearray | memoryview,
+        ends: list[int],
+        records: int,
+        *,
+        numbered: bool,
+        leader_epoch: int = 0,
     ) -> Appended | None:
-        """As `append`, for batches that stand end to end: one write, and all of them or none. None, and nothing is
-        written, if they are more than one segment holds."""
+        """As `append`, for batches that stand end to end: one write, and all of them or none; see `Log.append_run`.
+        None, too, if they are more than a group of the write-ahead log holds."""
         self._require_open()
         if log.deleted:
             raise UnknownTopic(partition=f"partition {log.partition}: its topic was deleted")
         syncs = self._policy.writes != 0
         if syncs:
+            if len(data) > self.config.commit.group_bytes:
+                return None
             self._journal.admit(len(data))
         try:
-            done = log.append_run(data, headers, now_ms=self._clock.now_ms(), leader_epoch=leader_epoch)
+            done = log.append_run(
+                data, ends, records, numbered=numbered, now_ms=self._clock.now_ms(), leader_epoch=leader_epoch
+            )
         except OSError as error:  # a full disk is no OSError any more at this point
             self._end(error, log.active.path)
         if done is None:
             return None
-        if syncs:
-            whole, at, upto = memoryview(data), 0, done.base_offset
-            for header in headers:  # each is an entry of its own: a replay takes batches one by one
-                upto += header[6] + 1
-                self._journal.queue(log, Kind.APPEND, whole[at : at + header.batch_bytes], upto)
-                at += header.batch_bytes
+        if self._policy.writes == 1:
+            self._journal.queue(log, Kind.APPEND, data, done[1])
+        elif syncs:
+            for at, header in walk(data):  # each of them counts
+                batch = memoryview(data)[at : at + header.batch_bytes]
+                self._journal.queue(log, Kind.APPEND, batch, header.next_offset)
         else:
-            log.advance(done.next_offset)
-            self._journal.moved[log] = None
-            if done.position == 0 and done.base_offset > log.start:
-                self._checkpoint_wanted = True  # the segment before it is complete, and wants its sync
+            self._appended(log, done)
         return done
+
+    # As the writer of its logs
+
+    @property
+    def later_bytes_min(self) -> int:
+        return self.config.later_bytes_min
+
+    def write_later(self, log: Log, upto: int, file: File, position: int, data: Buffer) -> None:
+        assert self._later is not None
+        self._later.add(log, upto, file, position, data)
+
+    def settle(self) -> None:
+        """Wait until what is large is written, too."""
+        if self._later is not None:
+            try:
+                self._later.settle()
+            except SyncFailed as error:
+                self._end(error, topic_files.TOPICS)
 
     def truncate(self, log: Log, offset: int) -> Offset:
         """Drop every batch that reaches `offset` or beyond. Waits until a crash can no longer undo it."""
@@ -481,7 +527,7 @@ class Store:
     @property
     def waiting(self) -> int:
         """How many writes are not durable yet, a group under way counted as one."""
-        return self._journal.waiting
+        return self._journal.waiting + (len(self._later) if self._later is not None else 0)
 
     @property
     def wal_stats(self) -> WalStats:
@@ -489,11 +535,11 @@ class Store:
 
     def fileno(self) -> int:
         """Readable when `pump` has something to take."""
-        return self._journal.fileno()
+        return self._journal.fileno() if self._later is None else self._later.fileno()
 
     def due_us(self) -> int | None:
         """When `pump` should be called at the latest, on the clock's monotonic time; None if nothing is due."""
-        return self._journal.due_us()
+        return self._journal.due_us() if self._later is None else self._later.due_us()
 
     def pump(self) -> list[Log]:
         """Take the group that is done, if one is, and hand over the next. Never waits. Returns the logs whose
@@ -501,6 +547,8 @@ class Store:
         if self._closed is not None:
             raise StoreClosed(reason=self._closed)
         try:
+            if self._later is not None:
+                self._later.pump()
             return self._journal.pump()
         except SyncFailed as error:
             self._end(error, WAL)
@@ -508,6 +556,7 @@ class Store:
     def flush(self, *, sync: bool = False) -> None:
         """Wait until everything queued is done; with `sync` also onto the medium, whatever the policy says."""
         self._require_open()
+        self.settle()
         try:
             self._journal.flush(sync=sync)
         except SyncFailed as error:
@@ -547,7 +596,8 @@ class Store:
             due.append(PrepareSpare(self._wal.prepare(self._spare_bytes(lacking_bytes))))
         wanted = self._checkpoint_wanted or self._wal.has_used
         if wanted and self._chores.free(SyncSegments, SaveCheckpoint):
-            due.append(self._begin_checkpoint(clean=False))
+            with suppress(DiskFull):  # not all that it would cover can be written now
+                due.append(self._begin_checkpoint(clean=False))
         self._chores.running.update(type(chore) for chore in due)
         return due
 
@@ -595,6 +645,7 @@ class Store:
         raise error if isinstance(error, SyncFailed) else SyncFailed(path=what, reason=str(error)) from error
 
     def _begin_checkpoint(self, *, clean: bool) -> SyncSegments:
+        self.settle()
         self._checkpoint_wanted = False
         parts = [log.begin_checkpoint() for log in self.logs if log.needs_checkpoint]
         # A group under way is in its segments already, but only what is done may be forgotten.
@@ -712,10 +763,25 @@ class Store:
         """Give the directory up as it is, without writing anything more."""
         if self._closed is None or not self._closed.startswith(("closed", "abandoned")):
             self._closed = reason
-            self._journal.close()
+            self._close_files()
             for log in self._logs.values():
                 log.close()
             self._lock.release()
+
+    def _close_files(self) -> None:
+        self._journal.close()
+        if self._later is not None:
+            self._later.close()
+
+
+def _batch_by_batch(entry: Entry) -> list[Entry]:
+    """An append of several batches as one of each."""
+    if entry.kind is not Kind.APPEND:
+        return [entry]
+    return [
+        entry._replace(payload=entry.payload[position : position + header.batch_bytes])
+        for position, header in walk(entry.payload)
+    ]
 
 
 def _point_of(checkpoint: Checkpoint | None, topic: Topic, partition: TopicPartition) -> Point | None:

@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING
 
 from rivven.limits import OFFSET_DELTA_MAX
 from rivven.ports import Buffer, File
-from rivven.record import NATIVE, PREFIX_BYTES, BatchHeader
+from rivven.record import NATIVE, PREFIX_BYTES
 
 NO_TIMESTAMP = -1
 PLACE = struct.Struct(">qii")
 """How a batch begins: base offset, length, leader epoch. Written over it in one go."""
+DELTA, DELTA_AT = struct.Struct(">i"), 23
+NEWEST, NEWEST_AT = struct.Struct(">q"), 35
+"""Where its header says how many offsets it takes, and its newest timestamp."""
 
 
 class PureTail:
@@ -79,16 +82,35 @@ class PureTail:
         self.took(position, batch_bytes, self.next_offset, last_offset_delta, newest_ms)
         return position
 
-    def put_run(self, data: bytearray | memoryview, headers: Sequence[BatchHeader], leader_epoch: int) -> int:
-        """Give batches that stand end to end the next offsets, in place, and write them as one; their position."""
+    def put_run(
+        self, data: bytearray | memoryview, ends: Sequence[int], leader_epoch: int, *, later: bool = False
+    ) -> int:
+        """Give batches that stand end to end, each up to one of the `ends`, the next offsets, in place, and write
+        them as one; their position. With `later` the caller has them written."""
         at, offset = 0, self.next_offset
-        for header in headers:
-            PLACE.pack_into(data, at, offset, header[1], leader_epoch)
-            at += header[1] + PREFIX_BYTES
-            offset += header[6] + 1
+        for end in ends:
+            PLACE.pack_into(data, at, offset, end - at - PREFIX_BYTES, leader_epoch)
+            offset += int(DELTA.unpack_from(data, at + DELTA_AT)[0]) + 1
+            at = end
         assert at == len(data), "nothing but the batches"
+        position = self.end_bytes
+        if later:
+            self.dirty = True
+        else:
+            self._write_run(data)
+        at = 0
+        for end in ends:
+            delta, newest_ms = (
+                int(DELTA.unpack_from(data, at + DELTA_AT)[0]),
+                int(NEWEST.unpack_from(data, at + NEWEST_AT)[0]),
+            )
+            self.took(position + at, end - at, self.next_offset, delta, newest_ms)
+            at = end
+        return position
+
+    def _write_run(self, data: Buffer) -> None:
         try:
-            position = begin = self.write(data)
+            self.write(data)
         except OSError:
             # Whole batches of it may be there, and a loss of power could bring them back: unlike the part of one
             # batch, they would be believed.
@@ -96,10 +118,6 @@ class PureTail:
             self.file.truncate(self.end_bytes)
             self.file.sync()
             raise
-        for header in headers:
-            self.took(begin, header[1] + PREFIX_BYTES, self.next_offset, header[6], header[8])
-            begin = self.end_bytes
-        return position
 
     def write(self, batch: Buffer) -> int:
         """Write one batch at the end as it is; returns its position. `took` must follow.

@@ -29,6 +29,7 @@ crc32c = kernel.crc32c
 fit = kernel.fit
 murmur2 = kernel.murmur2
 parse_header = kernel.parse_header
+plain_run = kernel.plain_run
 scan = kernel.scan
 seek = kernel.seek
 
@@ -66,6 +67,7 @@ __all__ = [
     "parse_header",
     "partition_for_key",
     "patch",
+    "plain_run",
     "rewrite",
     "scan",
     "seek",

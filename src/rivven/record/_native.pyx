@@ -17,7 +17,7 @@ from libc.string cimport memset
 from rivven.errors import Malformed
 from rivven.limits import BATCH_BYTES_MAX, BATCH_RECORDS_MAX
 
-from .header import BatchHeader, Record, crc_fault, fault
+from .header import CODEC_MASK, CONTROL, TRANSACTIONAL, BatchHeader, Record, crc_fault, fault
 
 
 cdef extern from "_kernel.h" nogil:
@@ -134,6 +134,8 @@ cdef int PREFIX_BYTES = 12
 cdef int CRC_FROM = 21
 cdef int LOG_APPEND_TIME = 0x08
 cdef int RECORD_BYTES_MIN = 7
+cdef int CODEC_BITS = CODEC_MASK
+cdef int NOT_PLAIN = CONTROL | TRANSACTIONAL
 cdef int64_t _BATCH_BYTES_MAX = BATCH_BYTES_MAX
 cdef int64_t _BATCH_RECORDS_MAX = BATCH_RECORDS_MAX
 cdef object _RECORD = Record
@@ -296,6 +298,35 @@ def checked_header(buffer, Py_ssize_t position, int64_t bytes_max):
         return header_from(at)
     finally:
         PyBuffer_Release(&view)
+
+
+def plain_run(buffer, list ends, int64_t bytes_max):
+    """How many records there are in batches that stand end to end, each up to one of the `ends`, and whether any of
+    them is compressed. None unless every one is whole, within the limit and true to its CRC, has a record at each of
+    its offsets, and is nobody's: neither numbered by a producer nor part of a transaction."""
+    cdef Span span = Span(buffer)
+    cdef const uint8_t *at = span.at
+    cdef int64_t begin = 0, end, records = 0
+    cdef int attributes, seen = 0
+    for each in ends:
+        end = each
+        if end > span.length or end - begin < HEADER_BYTES or end - begin > bytes_max:
+            return None
+        at = span.at + begin
+        attributes = at[21] << 8 | at[22]
+        if (
+            not sound(at)
+            or batch_bytes(at) != end - begin
+            or attributes & NOT_PLAIN
+            or <int64_t>load64(at + 43) >= 0
+            or <int64_t><int32_t>load32(at + 57) != <int64_t>last_offset_delta(at) + 1
+            or crc32c_of(0, at + CRC_FROM, <size_t>(end - begin - CRC_FROM)) != load32(at + 17)
+        ):
+            return None
+        seen |= attributes
+        records += <int64_t>last_offset_delta(at) + 1
+        begin = end
+    return (records, (seen & CODEC_BITS) != 0) if begin == span.length else None
 
 
 def scan(buffer, Py_ssize_t position, Py_ssize_t end, *, bint verify, bint dense=False):

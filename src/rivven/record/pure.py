@@ -12,6 +12,8 @@ from rivven.errors import Malformed
 from rivven.ports import Buffer
 
 from .header import (
+    CODEC_MASK,
+    CONTROL,
     CRC,
     CRC_AT,
     CRC_FROM,
@@ -23,6 +25,7 @@ from .header import (
     MAGIC,
     PREFIX_BYTES,
     RECORD_BYTES_MIN,
+    TRANSACTIONAL,
     BatchHeader,
     Record,
     crc_fault,
@@ -58,6 +61,27 @@ def checked_header(buffer: Buffer, position: int, bytes_max: int) -> BatchHeader
     if header.batch_bytes > bytes_max or end > len(buffer):
         return None
     return header if crc_between(buffer, position + CRC_FROM, end) == header.crc else None
+
+
+def plain_run(buffer: Buffer, ends: list[int], bytes_max: int) -> tuple[int, bool] | None:
+    """How many records there are in batches that stand end to end, each up to one of the `ends`, and whether any of
+    them is compressed. None unless every one is whole, within the limit and true to its CRC, has a record at each of
+    its offsets, and is nobody's: neither numbered by a producer nor part of a transaction."""
+    begin = records = seen = 0
+    for end in ends:
+        header = checked_header(buffer, begin, bytes_max)
+        if (
+            header is None
+            or header.batch_bytes != end - begin
+            or header.attributes & (CONTROL | TRANSACTIONAL)
+            or header.producer_id >= 0
+            or header.count != header.last_offset_delta + 1
+        ):
+            return None
+        seen |= header.attributes
+        records += header.count
+        begin = end
+    return (records, bool(seen & CODEC_MASK)) if begin == len(buffer) else None
 
 
 def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:

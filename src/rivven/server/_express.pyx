@@ -12,6 +12,7 @@ does.
 Invariant: what was taken is answered once, in order on its line, unless the line is lost.
 """
 
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
@@ -71,17 +72,35 @@ cdef class Target:
 
 
 cdef class Run:
-    """Parcels for one partition, end to end, and who wants to hear what became of each."""
+    """Parcels for one partition, end to end, and who wants to hear what became of each; see `broker.Parcels`."""
 
-    cdef object data
+    cdef readonly object data
     cdef Py_ssize_t used
     cdef bint closed
-    cdef list ends
+    cdef readonly list ends
     cdef list carriers
 
     def __cinit__(self):
         self.ends = []
         self.carriers = []
+
+    @property
+    def answers(self):
+        return self.carriers
+
+    def __call__(self, first, error):
+        cdef Carrier carrier
+        cdef Py_buffer view
+        cdef Py_ssize_t begin = 0
+        cdef const uint8_t *at
+        PyObject_GetBuffer(self.data, &view, PyBUF_SIMPLE)
+        try:
+            for carrier, end in zip(self.carriers, self.ends):
+                at = <const uint8_t *>view.buf + begin
+                carrier.tell(<int64_t>(<uint64_t>load32(at) << 32 | load32(at + 4)), error)
+                begin = end
+        finally:
+            PyBuffer_Release(&view)
 
     cdef int adopt(self, const Parcel *parcel, Carrier carrier, bytearray owner) except -1:
         """A parcel that is long, and alone where it lies: it can stay there."""
@@ -190,12 +209,15 @@ cdef class Carrier:
     cdef bint told
 
     def __call__(self, first, error):
+        self.tell(first, error)
+
+    cdef int tell(self, int64_t first, error) except -1:
         cdef Express express = self.express
         cdef Target target = self.target
         cdef bytes frame
         cdef int64_t correlation_id
         if self.told:
-            return
+            return 0
         self.told = True
         express.inflight_bytes -= self.request_bytes
         if error is None:
@@ -210,7 +232,7 @@ cdef class Carrier:
             self.line.abort()
         else:
             self.line.replied_with(self.number, frame)
-        express.count_answered(self.version, self.begun_us, 1)
+        return express.count_answered(self.version, self.begun_us, 1)
 
 
 cdef class Express(Taker):
@@ -343,7 +365,7 @@ cdef class Express(Taker):
         if isinstance(run.data, bytearray):
             PyByteArray_Resize(run.data, run.used)
         try:
-            self.deliver(lot.log, run.data, run.ends, run.carriers)
+            self.deliver(lot.log, run)
         except OSError as error:  # as for any other request: these fail, the node goes on
             for carrier in run.carriers:
                 carrier(-1, error)

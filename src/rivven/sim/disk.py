@@ -304,10 +304,13 @@ class SimFile(_Handle):
         assert position >= 0
         return self._disk.put(self.inode, data, position, self._path)
 
-    def reserve(self, length_bytes: int, position: int) -> None:
+    def reserve(self, length_bytes: int, position: int) -> bool:
+        """Whether there is room now. It is not kept from others: as on a disk that copies on write, what was
+        reserved may still be refused."""
         self._check()
         assert length_bytes > 0
         assert position >= 0
+        return self._disk.fitting(self.inode, length_bytes, position) == length_bytes
 
     def sync(self) -> None:
         self._check()
@@ -337,9 +340,7 @@ class SimFile(_Handle):
 
 @dataclass(frozen=True, slots=True)
 class _Submission:
-    file: SimFile
-    buffers: Sequence[Buffer]
-    position: int
+    writes: list[tuple[SimFile, Sequence[Buffer], int]]
     sync: bool
 
 
@@ -353,10 +354,18 @@ class SimCommitter(_Handle):
         self._completion: Completion | None = None
 
     def submit(self, file: File, buffers: Sequence[Buffer], position: int, *, sync: bool) -> None:
+        assert isinstance(file, SimFile), "a file of another disk"
+        self._begin(_Submission([(file, buffers, position)], sync))
+
+    def submit_each(self, writes: Sequence[tuple[File, Buffer, int]]) -> None:
+        ours = [(file, [data], position) for file, data, position in writes if isinstance(file, SimFile)]
+        assert len(ours) == len(writes), "a file of another disk"
+        self._begin(_Submission([*ours], sync=False))
+
+    def _begin(self, submission: _Submission) -> None:
         self._check()
         assert self._submission is None, "one submission at a time"
-        assert isinstance(file, SimFile), "a file of another disk"
-        self._submission = _Submission(file, buffers, position, sync)
+        self._submission = submission
 
     def step(self) -> bool:
         """Perform the submission under way, for `completed` or `wait` to report; False if there is none."""
@@ -368,11 +377,16 @@ class SimCommitter(_Handle):
 
     def _perform(self, work: _Submission) -> Completion:
         elapsed_us = self._disk.rng.randint(50, 500)
-        count, error = work.file.put(b"".join(work.buffers), work.position)
+        count = 0
+        for file, buffers, position in work.writes:
+            written, error = file.put(b"".join(buffers), position)
+            count += written
+            if error:
+                break
         if error or not work.sync:
             return Completion(count, synced=False, elapsed_us=elapsed_us, error=error)
         try:
-            work.file.sync()
+            file.sync()
         except OSError as refused:
             return Completion(count, synced=False, elapsed_us=elapsed_us, error=refused, failed_sync=True)
         return Completion(count, synced=True, elapsed_us=elapsed_us)
@@ -401,13 +415,16 @@ class SimCommitter(_Handle):
         work, rng = self._submission, self._disk.rng
         if work is None or self._completion is not None:
             return
-        data = b"".join(work.buffers)
-        count = rng.choice((0, rng.randint(0, len(data)), len(data)))
-        count = min(count, self._disk.fitting(work.file.inode, len(data), work.position))
-        if count:
-            self._disk.change(work.file.inode, _Change(work.position, data[:count]))
-        if count == len(data) and work.sync and rng.random() < 0.5:
-            work.file.inode.sync()
+        for file, buffers, position in work.writes:
+            data = b"".join(buffers)
+            count = rng.choice((0, rng.randint(0, len(data)), len(data)))
+            count = min(count, self._disk.fitting(file.inode, len(data), position))
+            if count:
+                self._disk.change(file.inode, _Change(position, data[:count]))
+            if count < len(data):
+                return
+            if work.sync and rng.random() < 0.5:
+                file.inode.sync()
 
     def fileno(self) -> int:
         return -1

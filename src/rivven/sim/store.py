@@ -14,6 +14,7 @@ import errno
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import accumulate
 from random import Random
 
 from rivven.errors import DiskFull, Overloaded, SyncFailed
@@ -64,6 +65,7 @@ class StoreWorld:
             wal_file_bytes=24 * 1024,
             wal_first_file_bytes=12 * 1024,
             wal_files_max=3,
+            later_bytes_min=150,
         )
         self._sent_count = 0
         self.topics: dict[str, bool] = {}
@@ -131,7 +133,8 @@ class StoreWorld:
             if len(headers) == 1:
                 done: Appended | None = self.store.append(log, data, headers[0])
             else:
-                done = self.store.append_run(log, data, headers)
+                ends = list(accumulate(header.batch_bytes for header in headers))
+                done = self.store.append_run(log, data, ends, len(values), numbered=False)
             if done is not None:  # else it is too much for a segment, and nothing was written
                 assert (done.base_offset, done.next_offset) == (base, base + len(values)), "offsets are dense"
                 expected.bases.update(bases)
