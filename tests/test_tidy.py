@@ -47,6 +47,7 @@ MAY_IMPORT = {
     "limits": "",
     "ports": "",
     "system": "",
+    "launch": "",  # it loads the commands, by name
 }
 EVERYBODY = {"model", "errors", "limits", "ports"}
 PURE = {

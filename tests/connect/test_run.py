@@ -448,6 +448,24 @@ pipelines:
     assert len(lines) >= rows, "what was told is there"
 
 
+def test_ctrl_c_while_spark_starts_ends_without_a_word(tmp_path: Path) -> None:
+    (tmp_path / "connect.yaml").write_text(STARTER.replace("localhost:9092", "127.0.0.1:1"))
+    command = [sys.executable, "-m", "rivven.connect.main", "run", "--master", "local[2]", "--state-dir", "state"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            end_s = time.monotonic() + PATIENCE_S
+            while not (tmp_path / "state" / "spark.log").exists():
+                assert time.monotonic() < end_s, "Spark was never started"
+                time.sleep(0.01)
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=PATIENCE_S)
+        finally:
+            process.kill()
+    assert (process.returncode, out, err) == (130, "", "")
+
+
 STREAMING = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: boom SQLSTATE: XXKST
 === Streaming Query ===
 Identifier: shop [id = 1, runId = 2]

@@ -529,7 +529,8 @@ def _run(
         with stopped_by_signals() as stop:
             spark = _session(made, master, remote, state, verbose=verbose)
             try:
-                code = _go(made, plans, spark, state, stop, once=once, port=port, http=http)
+                asked = stop.asked  # while Spark was starting: then there is nothing to end in good order
+                code = INTERRUPTED if asked else _go(made, plans, spark, state, stop, once=once, port=port, http=http)
             finally:
                 _end(spark)
     finally:

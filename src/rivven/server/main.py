@@ -1,8 +1,8 @@
 """`rivvend`: read the settings, run a node until somebody asks it to stop, and say clearly what went wrong.
 
-Exit codes: 0 stopped in good order, 1 something failed, 2 used wrongly. A mistake is a line on stderr that names
-what to do, never a traceback. SIGTERM and SIGINT stop in good order; a second one ends at once, which is safe, as
-SIGKILL is: recovery then does at the next start what stopping would have done.
+Exit codes: 0 stopped in good order, 1 something failed, 2 used wrongly, 130 interrupted while loading. A mistake is a
+line on stderr that names what to do, never a traceback. SIGTERM and SIGINT stop in good order; a second one ends at
+once, which is safe, as SIGKILL is: recovery then does at the next start what stopping would have done.
 """
 
 from __future__ import annotations
