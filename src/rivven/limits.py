@@ -5,6 +5,8 @@ from __future__ import annotations
 KIB = 1024
 MIB = 1024 * KIB
 GIB = 1024 * MIB
+NUMBER_MAX = 2**63 - 1
+"""Offsets, times and rates: whole numbers of 64 bits with a sign, in files, on the wire and in Java."""
 
 # Records and batches
 BATCH_HEADER_BYTES = 61

@@ -292,6 +292,13 @@ def test_a_partition_that_is_not_there(run: Run, topic: str) -> None:
         )
 
 
+def test_more_partitions_than_the_broker_allows(run: Run, topic: str) -> None:
+    for command in (["create", f"{topic}-2"], ["alter", topic]):
+        code, _, err = run("topic", *command, "-p", 1001)
+        assert code == 1
+        assert re.match(r"error: the number of partitions: .* 1000, got 1001\.\n", err)
+
+
 @pytest.mark.parametrize(
     "command",
     [

@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rivven.limits import BATCH_BYTES_MAX, MIB
+
 from . import show
+from .bounds import COUNT_MAX, LINGER_MS_MAX, PARTITION_MAX, VALUE_BYTES_MAX
 from .server import DEFAULT, AsJson, Server, TopicName, connected, partitions_of
 from .text import counted, sized
 
@@ -26,6 +29,8 @@ app = typer.Typer(
 )
 
 PAYLOADS = 64
+PAYLOADS_BYTES = 64 * MIB
+"""Different values that are sent in turn: so many, or as many as fit into so much memory."""
 LOOK_EVERY = 256
 """Records between two looks at the clock."""
 SAMPLES_MAX = 10_000
@@ -33,9 +38,10 @@ LINE_S = 1.0
 """Between two plain lines."""
 FETCHED_MAX = 10_000
 
-Count = Annotated[int, typer.Option("--records", "-n", metavar="N", min=1, help="How many records.")]
+Count = Annotated[int, typer.Option("--records", "-n", metavar="N", min=1, max=COUNT_MAX, help="How many records.")]
 Partition = Annotated[
-    int | None, typer.Option("--partition", "-p", metavar="N", min=0, help="Only this partition; else all.")
+    int | None,
+    typer.Option("--partition", "-p", metavar="N", min=0, max=PARTITION_MAX, help="Only this partition; else all."),
 ]
 
 
@@ -43,16 +49,24 @@ Partition = Annotated[
 def produce(
     topic: TopicName,
     count: Count = 100_000,
-    value_bytes: Annotated[int, typer.Option("--size", metavar="BYTES", min=0, help="Bytes of each value.")] = 100,
+    value_bytes: Annotated[
+        int, typer.Option("--size", metavar="BYTES", min=0, max=VALUE_BYTES_MAX, help="Bytes of each value.")
+    ] = 100,
     partition: Partition = None,
     compression: Annotated[
         str, typer.Option("--compression", "-z", metavar="CODEC", help="none, gzip, snappy, lz4 or zstd.")
     ] = "none",
     batch_bytes: Annotated[
-        int, typer.Option("--batch-bytes", metavar="BYTES", min=1, help="A batch leaves when it is so large.")
+        int,
+        typer.Option(
+            "--batch-bytes", metavar="BYTES", min=1, max=BATCH_BYTES_MAX, help="A batch leaves when it is so large."
+        ),
     ] = 16_384,
     linger_ms: Annotated[
-        int, typer.Option("--linger-ms", metavar="MS", min=0, help="Or when its first record has waited so long.")
+        int,
+        typer.Option(
+            "--linger-ms", metavar="MS", min=0, max=LINGER_MS_MAX, help="Or when its first record has waited so long."
+        ),
     ] = 5,
     server: Server = DEFAULT,
     as_json: AsJson = False,
@@ -66,8 +80,8 @@ def produce(
 
         rivven bench produce trial -n 1000000 --size 200 --compression lz4
     """
-    rng = Random(0)
-    payloads = [(rng.randbytes((value_bytes + 1) // 2).hex()[:value_bytes]).encode() for _ in range(PAYLOADS)]
+    payloads = _payloads(value_bytes)
+    kinds = len(payloads)
     every = -(-count // SAMPLES_MAX)
     latencies_ms: list[float] = []
     errors: list[RivvenError] = []
@@ -81,10 +95,10 @@ def produce(
             put = producer.put
             for number in range(count):
                 if number % every:
-                    put(payloads[number % PAYLOADS], partition=partition)
+                    put(payloads[number % kinds], partition=partition)
                 else:
                     timing = _Timing(latencies_ms, errors)
-                    put(payloads[number % PAYLOADS], partition=partition, on_delivery=timing.over)
+                    put(payloads[number % kinds], partition=partition, on_delivery=timing.over)
                 if number % LOOK_EVERY == 0:
                     live.at(number, number * value_bytes)
                     if errors:
@@ -97,6 +111,12 @@ def produce(
     for name, part in (("p50_ms", 0.5), ("p99_ms", 0.99), ("max_ms", 1.0)):
         result[name] = round(latencies_ms[min(len(latencies_ms) - 1, int(part * len(latencies_ms)))], 3)
     _tell(result, as_json=as_json)
+
+
+def _payloads(value_bytes: int) -> list[bytes]:
+    rng = Random(0)
+    kinds = min(PAYLOADS, max(1, PAYLOADS_BYTES // max(1, value_bytes)))
+    return [(rng.randbytes((value_bytes + 1) // 2).hex()[:value_bytes]).encode() for _ in range(kinds)]
 
 
 class _Timing:
@@ -119,7 +139,10 @@ class _Timing:
 def consume(
     topic: TopicName,
     count_max: Annotated[
-        int | None, typer.Option("--records", "-n", metavar="N", min=1, help="Stop after so many; else at the end.")
+        int | None,
+        typer.Option(
+            "--records", "-n", metavar="N", min=1, max=COUNT_MAX, help="Stop after so many; else at the end."
+        ),
     ] = None,
     partition: Partition = None,
     server: Server = DEFAULT,

@@ -13,6 +13,7 @@ import typer
 from rivven.errors import RivvenError
 
 from . import show
+from .bounds import COUNT_MAX, OFFSET_MAX, PARTITION_MAX, POLL_MS_MAX
 from .opening import usage
 from .server import DEFAULT, Server, TopicName, connected, explain, from_time, partitions_of
 from .text import readable
@@ -41,11 +42,20 @@ def consume(
     topic: TopicName,
     partition: Annotated[
         int | None,
-        typer.Option("--partition", "-p", metavar="N", min=0, help="Only this partition; else all of them."),
+        typer.Option(
+            "--partition", "-p", metavar="N", min=0, max=PARTITION_MAX, help="Only this partition; else all of them."
+        ),
     ] = None,
     offset: Annotated[
         int | None,
-        typer.Option("--offset", "-o", metavar="O", min=0, help="Begin at this offset, of partition 0 unless told."),
+        typer.Option(
+            "--offset",
+            "-o",
+            metavar="O",
+            min=0,
+            max=OFFSET_MAX,
+            help="Begin at this offset, of partition 0 unless told.",
+        ),
     ] = None,
     from_beginning: Annotated[
         bool, typer.Option("--from-beginning", help="Begin with the first record, as without a group it does anyway.")
@@ -61,6 +71,7 @@ def consume(
             "-m",
             metavar="M",
             min=0,
+            max=COUNT_MAX,
             help=f"Stop after so many records; 0 is no limit, as with --follow. [default: {MAX}]",
         ),
     ] = None,
@@ -76,7 +87,10 @@ def consume(
     ] = None,
     form: Annotated[Form, typer.Option("--format", help="How a record is shown.")] = Form.DEFAULT,
     poll_ms: Annotated[
-        int, typer.Option("--poll-interval", metavar="MS", min=1, help="With --follow: how long a request waits.")
+        int,
+        typer.Option(
+            "--poll-interval", metavar="MS", min=1, max=POLL_MS_MAX, help="With --follow: how long a request waits."
+        ),
     ] = 100,
     server: Server = DEFAULT,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,

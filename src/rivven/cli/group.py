@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rivven.errors import RivvenError
-from rivven.limits import PARTITIONS_PER_TOPIC_MAX
 from rivven.model import TopicPartition
 
 from . import show
+from .bounds import PARTITION_MAX
 from .opening import usage
 from .server import DEFAULT, AsJson, Server, connected, done, from_time, partitions_of
 from .text import counted, harmless, parse_when
@@ -247,11 +247,11 @@ def reset_offsets(
         rivven group reset-offsets billing --topic orders:0,3 --to -100 --execute
     """
     target = _target(where)
+    wanted = [_topic_and_partitions(text) for text in topic]
     with connected(server) as client:
         places = [
             (each, number)
-            for text in topic
-            for each, numbers in [_topic_and_partitions(text)]
+            for each, numbers in wanted
             for number in (partitions_of(client, each) if numbers is None else _existing(client, each, numbers))
         ]
         members = client.describe_members(name).members
@@ -302,7 +302,8 @@ def _in_use(name: str, count: int) -> RivvenError:
     return ServerException(reason=f"NON_EMPTY_GROUP: consumer group '{name}' has {counted(count, 'member')}")
 
 
-SHIFT = re.compile(r"[+-]\d+")
+SHIFT = re.compile(r"[+-]\d{1,19}")
+"""A number of 64 bits has no more digits; beyond an end of the log, which end is all that counts."""
 
 
 def _target(text: str) -> tuple[str, int]:
@@ -310,13 +311,13 @@ def _target(text: str) -> tuple[str, int]:
     kind, _, rest = text.partition(":")
     if text in ("earliest", "latest"):
         return text, 0
-    if kind in ("offset", "shift") and re.fullmatch(r"[+-]?\d+" if kind == "shift" else r"\d+", rest):
+    if kind in ("offset", "shift") and re.fullmatch(r"[+-]?\d{1,19}" if kind == "shift" else r"\d{1,19}", rest):
         return kind, int(rest)
     if kind == "timestamp" and rest:
         return kind, from_time(rest, "--to timestamp:")
     if SHIFT.fullmatch(text):
         return "shift", int(text)
-    if text.isdecimal():
+    if re.fullmatch(r"\d{1,19}", text):
         return "offset", int(text)
     try:
         return "timestamp", parse_when(text)
@@ -327,6 +328,9 @@ def _target(text: str) -> tuple[str, int]:
         )
 
 
+PARTITIONS = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
+
+
 def _topic_and_partitions(text: str) -> tuple[str, list[int] | None]:
     """`orders`, `orders:0`, `orders:0,2-4`."""
     topic, colon, rest = text.partition(":")
@@ -334,11 +338,12 @@ def _topic_and_partitions(text: str) -> tuple[str, list[int] | None]:
         return topic, None
     numbers: set[int] = set()
     for part in rest.split(","):
-        first, _, last = part.partition("-")
-        last = last or first
-        if not first.isdecimal() or not last.isdecimal() or int(last) - int(first) > PARTITIONS_PER_TOPIC_MAX:
+        if not (found := PARTITIONS.fullmatch(part)):
             usage(f"--topic takes a name, or name:0,2-4 for some partitions, not {text!r}")
-        numbers.update(range(int(first), int(last) + 1))
+        first, last = int(found[1]), int(found[2] or found[1])
+        if last > PARTITION_MAX:
+            usage(f"--topic {text}: partitions are numbered 0 to {PARTITION_MAX} at most")
+        numbers.update(range(first, last + 1))
     return topic, sorted(numbers)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import show
+from .bounds import COUNT_MAX, OFFSET_MAX, PARTITION_MAX
 from .opening import files_of, open_directory, open_store, usage, user_of
 from .text import parse_when
 
@@ -29,7 +30,7 @@ app = typer.Typer(
 Directory = Annotated[str, typer.Argument(metavar="DIR", help="The data directory of a node.")]
 TopicName = Annotated[str | None, typer.Option("--topic", "-t", metavar="T", help="Only this topic.")]
 PartitionNumber = Annotated[
-    int | None, typer.Option("--partition", "-p", metavar="N", min=0, help="Only this partition.")
+    int | None, typer.Option("--partition", "-p", metavar="N", min=0, max=PARTITION_MAX, help="Only this partition.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 Full = Annotated[bool, typer.Option("--full", help="Do not shorten long lines to the terminal's width.")]
@@ -40,10 +41,14 @@ def dump(
     path: Annotated[str, typer.Argument(metavar="DIR", help="A data directory, or one file of it.")] = "",
     topic: TopicName = None,
     partition: PartitionNumber = None,
-    from_offset: Annotated[int, typer.Option("--from-offset", metavar="O", min=0, help="Begin at this offset.")] = 0,
+    from_offset: Annotated[
+        int, typer.Option("--from-offset", metavar="O", min=0, max=OFFSET_MAX, help="Begin at this offset.")
+    ] = 0,
     count_max: Annotated[
         int | None,
-        typer.Option("--max", metavar="M", min=1, help="Stop after so many batches; with --records, records."),
+        typer.Option(
+            "--max", metavar="M", min=1, max=COUNT_MAX, help="Stop after so many batches; with --records, records."
+        ),
     ] = None,
     records: Annotated[bool, typer.Option("--records", "-r", help="Show the records of each batch, too.")] = False,
     file: Annotated[
@@ -159,7 +164,7 @@ def find(
         ),
     ] = None,
     offset: Annotated[
-        int | None, typer.Option("--offset", metavar="O", min=0, help="The record at an offset.")
+        int | None, typer.Option("--offset", metavar="O", min=0, max=OFFSET_MAX, help="The record at an offset.")
     ] = None,
     partition: PartitionNumber = None,
     every: Annotated[bool, typer.Option("--all", help="With a key: every version of it, newest first.")] = False,

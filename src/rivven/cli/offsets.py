@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from . import show
+from .bounds import OFFSET_MAX, PARTITION_MAX
 from .server import DEFAULT, AsJson, Server, TopicName, connected, done, from_time, partitions_of
 
 app = typer.Typer(
@@ -15,7 +16,8 @@ app = typer.Typer(
 
 GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="The group's name.")]
 Partition = Annotated[
-    int | None, typer.Option("--partition", "-p", metavar="N", min=0, help="Only this partition; else all.")
+    int | None,
+    typer.Option("--partition", "-p", metavar="N", min=0, max=PARTITION_MAX, help="Only this partition; else all."),
 ]
 
 
@@ -85,9 +87,12 @@ def commit(
     group: GroupName,
     topic: TopicName,
     offset: Annotated[
-        int, typer.Argument(metavar="OFFSET", min=0, help="The next offset that the group shall read.")
+        int,
+        typer.Argument(metavar="OFFSET", min=0, max=OFFSET_MAX, help="The next offset that the group shall read."),
     ],
-    partition: Annotated[int, typer.Option("--partition", "-p", metavar="N", min=0, help="Of this partition.")] = 0,
+    partition: Annotated[
+        int, typer.Option("--partition", "-p", metavar="N", min=0, max=PARTITION_MAX, help="Of this partition.")
+    ] = 0,
     server: Server = DEFAULT,
     as_json: AsJson = False,
 ) -> None:

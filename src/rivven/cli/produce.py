@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 import typer
 
 from . import show
+from .bounds import PARTITION_MAX
 from .opening import usage
 from .server import DEFAULT, AsJson, Server, TopicName, connected, done, from_pairs, partitions_of
 from .text import counted
@@ -37,7 +38,14 @@ def produce(
     ] = None,
     partition: Annotated[
         int | None,
-        typer.Option("--partition", "-p", metavar="N", min=0, help="The partition; else the key or chance decides."),
+        typer.Option(
+            "--partition",
+            "-p",
+            metavar="N",
+            min=0,
+            max=PARTITION_MAX,
+            help="The partition; else the key or chance decides.",
+        ),
     ] = None,
     headers: Annotated[
         list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header; may be repeated.")

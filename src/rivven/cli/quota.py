@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from . import show
+from .bounds import RATE_MAX
 from .opening import usage
 from .server import DEFAULT, AsJson, Server, connected, done
 from .text import counted, harmless
@@ -86,13 +87,15 @@ def change(
     client_id: ClientId = None,
     everybody: Everybody = False,
     produce: Annotated[
-        int | None, typer.Option("--produce-bytes-rate", metavar="N", min=1, help="Bytes to publish in a second.")
+        int | None,
+        typer.Option("--produce-bytes-rate", metavar="N", min=1, max=RATE_MAX, help="Bytes to publish in a second."),
     ] = None,
     consume: Annotated[
-        int | None, typer.Option("--consume-bytes-rate", metavar="N", min=1, help="Bytes to read in a second.")
+        int | None,
+        typer.Option("--consume-bytes-rate", metavar="N", min=1, max=RATE_MAX, help="Bytes to read in a second."),
     ] = None,
     requests: Annotated[
-        int | None, typer.Option("--request-rate", metavar="N", min=1, help="Requests in a second.")
+        int | None, typer.Option("--request-rate", metavar="N", min=1, max=RATE_MAX, help="Requests in a second.")
     ] = None,
     server: Server = DEFAULT,
     as_json: AsJson = False,

@@ -130,6 +130,10 @@ CODES = re.compile(r"^(?:[A-Z]+(?:_[A-Z]+)*: )+")
 """What a refusal begins with, for programs."""
 
 
+COUNT = re.compile(r"^INVALID_PARTITION(?:S|_COUNT): (?=at most|must)")
+"""A refusal that says in its code alone what it is about."""
+
+
 def explain(error: RivvenError) -> tuple[str, str] | None:
     """(what happened, the next step) for an error of the client; None for any other."""
     from rivven.client import ConfigException, ConnectionException, ServerException, TimeoutException, TryAgain
@@ -140,7 +144,7 @@ def explain(error: RivvenError) -> tuple[str, str] | None:
             step = next((step for pattern, step in STEPS if re.search(pattern, text)), "")
             if not step:
                 step = "Try again in a moment." if isinstance(error, TryAgain) else "The broker's own log says more."
-            return _sentence(CODES.sub("", text)), step
+            return _sentence(CODES.sub("", COUNT.sub("the number of partitions: ", text))), step
         case ConnectionException() | TimeoutException():
             return _sentence(re.sub(r"\[Errno -?\d+\] ", "", text)), START
         case ConfigException():

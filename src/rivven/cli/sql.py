@@ -13,6 +13,7 @@ import typer
 from rivven.errors import RivvenError
 
 from . import show
+from .bounds import ROWS_MAX
 from .opening import usage
 from .server import DEFAULT, Server
 from .text import readable
@@ -34,7 +35,10 @@ def sql(
     question: Annotated[str, typer.Argument(metavar="QUERY", help="What to ask, in the SQL of Spark.")],
     server: Server = DEFAULT,
     rows_max: Annotated[
-        int, typer.Option("--max", "-m", metavar="N", min=0, help="Show at most so many rows; 0 is all of them.")
+        int,
+        typer.Option(
+            "--max", "-m", metavar="N", min=0, max=ROWS_MAX, help="Show at most so many rows; 0 is all of them."
+        ),
     ] = MAX,
     binary: Annotated[
         bool, typer.Option("--binary", help="Keep keys and values as bytes; else they are read as text.")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import unicodedata
 from datetime import UTC, datetime
 
+from rivven.limits import NUMBER_MAX
+
 ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
@@ -50,7 +52,7 @@ def when(timestamp_ms: int, *, short: bool = False) -> str:
 def parse_when(text: str) -> int:
     """Milliseconds since 1970, or an ISO 8601 time, which is UTC unless it says otherwise. ValueError otherwise."""
     if text.lstrip("-").isdigit():
-        return int(text)
+        return _in_reach(int(text))
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
@@ -66,7 +68,13 @@ def parse_span(text: str) -> int:
     unit = text[len(digits) :]
     if not digits.isascii() or not digits.isdecimal() or unit not in SPANS_MS:
         raise ValueError(f"{text!r} is no length of time")
-    return int(digits) * SPANS_MS[unit]
+    return _in_reach(int(digits) * SPANS_MS[unit])
+
+
+def _in_reach(time_ms: int) -> int:
+    if abs(time_ms) > NUMBER_MAX:
+        raise ValueError(f"{time_ms} ms is beyond all times that can be kept")
+    return time_ms
 
 
 def span(length_ms: int) -> str:

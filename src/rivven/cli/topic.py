@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from . import config, show
+from .bounds import OFFSET_MAX, PARTITION_MAX, PARTITIONS_MAX
 from .opening import usage
 from .server import DEFAULT, AsJson, Server, connected, done, from_pairs, partitions_of
 from .text import counted, harmless
@@ -37,6 +38,7 @@ def create(
             "-p",
             metavar="N",
             min=1,
+            max=PARTITIONS_MAX,
             help="How many partitions; else the broker decides, as a rule 3.",
         ),
     ] = None,
@@ -199,7 +201,8 @@ def describe(name: Name, server: Server = DEFAULT, as_json: AsJson = False) -> N
 def alter(
     name: Name,
     partitions: Annotated[
-        int | None, typer.Option("--partitions", "-p", metavar="N", min=1, help="Have so many partitions.")
+        int | None,
+        typer.Option("--partitions", "-p", metavar="N", min=1, max=PARTITIONS_MAX, help="Have so many partitions."),
     ] = None,
     settings: Settings = None,
     reset: Annotated[
@@ -239,7 +242,14 @@ def create_partitions(
     name: Name,
     total: Annotated[
         int,
-        typer.Option("--total", "-t", metavar="N", min=1, help="How many there shall be in all, not how many more."),
+        typer.Option(
+            "--total",
+            "-t",
+            metavar="N",
+            min=1,
+            max=PARTITIONS_MAX,
+            help="How many there shall be in all, not how many more.",
+        ),
     ],
     server: Server = DEFAULT,
     as_json: AsJson = False,
@@ -262,9 +272,14 @@ def create_partitions(
 def delete_records(
     name: Name,
     before: Annotated[
-        int, typer.Option("--before", "-b", metavar="O", min=0, help="Delete what stands before this offset.")
+        int,
+        typer.Option(
+            "--before", "-b", metavar="O", min=0, max=OFFSET_MAX, help="Delete what stands before this offset."
+        ),
     ],
-    partition: Annotated[int, typer.Option("--partition", "-p", metavar="N", min=0, help="Of this partition.")],
+    partition: Annotated[
+        int, typer.Option("--partition", "-p", metavar="N", min=0, max=PARTITION_MAX, help="Of this partition.")
+    ],
     server: Server = DEFAULT,
     as_json: AsJson = False,
 ) -> None:

@@ -12,6 +12,7 @@ from rivven.errors import RivvenError
 from rivven.model import TopicPartition
 
 from . import show
+from .bounds import OFFSET_MAX, PARTITION_MAX
 from .group import ranges
 from .opening import usage
 from .server import DEFAULT, AsJson, Server, connected, done
@@ -336,11 +337,13 @@ def abort(
         str | None, typer.Option("--topic", "-t", metavar="T", help="Of one that hangs and has no ID: its topic.")
     ] = None,
     partition: Annotated[
-        int | None, typer.Option("--partition", "-p", metavar="P", help="Its partition.", min=0)
+        int | None, typer.Option("--partition", "-p", metavar="P", help="Its partition.", min=0, max=PARTITION_MAX)
     ] = None,
     start_offset: Annotated[
         int | None,
-        typer.Option("--start-offset", "-o", metavar="O", help="The offset at which it begins.", min=0),
+        typer.Option(
+            "--start-offset", "-o", metavar="O", help="The offset at which it begins.", min=0, max=OFFSET_MAX
+        ),
     ] = None,
     execute: Execute = False,
     server: Server = DEFAULT,

@@ -75,7 +75,13 @@ StateDir = Annotated[
 Once = Annotated[bool, typer.Option("--once", help="End when all that is there is done.")]
 Port = Annotated[
     int | None,
-    typer.Option("--port", help="Serve status on this port, 0 for a free one; also with --once.", show_default=False),
+    typer.Option(
+        "--port",
+        min=0,
+        max=65_535,
+        help="Serve status on this port, 0 for a free one; also with --once.",
+        show_default=False,
+    ),
 ]
 NoHttp = Annotated[bool, typer.Option("--no-http", help="Serve no status.")]
 Names = Annotated[

@@ -1,0 +1,18 @@
+"""How large a number may be that a command is given. Beyond that the parser refuses it, by its option and its range.
+
+What passes here can be said on the wire, to Spark and to the disk; whether a broker agrees is its own affair.
+"""
+
+from __future__ import annotations
+
+from rivven.limits import BATCH_BYTES_MAX, NUMBER_MAX, PARTITIONS_PER_TOPIC_MAX
+
+PARTITIONS_MAX = PARTITIONS_PER_TOPIC_MAX
+PARTITION_MAX = PARTITIONS_MAX - 1
+OFFSET_MAX = COUNT_MAX = RATE_MAX = NUMBER_MAX
+VALUE_BYTES_MAX = BATCH_BYTES_MAX
+LINGER_MS_MAX = 60_000
+POLL_MS_MAX = 30_000
+"""A broker lets no request wait for longer."""
+ROWS_MAX = 2**31 - 2
+"""Spark counts rows in 32 bits, and is asked for one more, to know whether there are more."""
