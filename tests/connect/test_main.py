@@ -177,6 +177,39 @@ def test_a_state_directory_has_one_user(tmp_path: Path) -> None:
     second.close()
 
 
+@pytest.mark.parametrize("command", ["run", "sources", "sinks"])
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("file", "it is a file"),
+        ("file/state", "a part of its path is a file"),
+        ("/proc/state", "it cannot be made there"),
+        ("taken", "{home}/taken/lock: Is a directory"),
+        pytest.param(
+            "locked",
+            "{home}/locked: Permission denied",
+            marks=pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere"),
+        ),
+    ],
+)
+def test_a_state_directory_that_cannot_be_used_is_named_by_its_option(
+    home: Path, capsys: pytest.CaptureFixture[str], command: str, path: str, reason: str
+) -> None:
+    assert ran(capsys, "init")[0] == 0
+    (home / "file").touch()
+    (home / "taken" / "lock").mkdir(parents=True)
+    (home / "locked").mkdir(mode=0o500)
+    code, out, err = ran(capsys, command, "--once", "--state-dir", path)
+    assert (code, out) == (2, "")
+    assert err.splitlines()[0] == (
+        f"error: --state-dir {path} cannot be used: {reason.format(home=home)}; "
+        "name a directory that you may write with --state-dir."
+    )
+    text = STARTER.replace("state_dir: ./data/connect-state", f"state_dir: {path}")
+    (home / "connect.yaml").write_text(text)
+    assert ran(capsys, command)[2].startswith(f"error: settings.state_dir {path} cannot be used: ")
+
+
 def test_the_template_of_a_connector_passes_the_kit(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, _ = ran(capsys, "init", "connector", "my-weather")
     assert code == 0

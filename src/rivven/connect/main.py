@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .run import Runner
     from .screen import Screen
     from .sdk import Connector, Finding
+    from .state import StateDirectory
     from .web import StatusServer
 
 WELL, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
@@ -527,10 +528,7 @@ def _run(
     plans = [plan for plan in _plans(made, names) if not kinds or plan.kind in kinds]
     if not plans:
         raise Misused(f"this file has no {kinds[0]} to run")
-    from .state import StateDirectory
-
-    state = StateDirectory(state_dir or made.settings.state_dir)
-    state.open()
+    state = _open_state(state_dir, made)
     try:
         with stopped_by_signals() as stop:
             spark = _session(made, master, remote, state, verbose=verbose)
@@ -542,6 +540,21 @@ def _run(
     finally:
         state.close()
     raise typer.Exit(code)
+
+
+def _open_state(state_dir: str | None, config: ConnectConfig) -> StateDirectory:
+    from .state import StateDirectory, why_unusable
+
+    said, path = ("--state-dir", state_dir) if state_dir else ("settings.state_dir", config.settings.state_dir)
+    state = StateDirectory(path)
+    try:
+        state.open()
+    except OSError as error:
+        reason = why_unusable(error)
+        raise Misused(
+            f"{said} {path} cannot be used: {reason}; name a directory that you may write with --state-dir"
+        ) from None
+    return state
 
 
 class Stop:
@@ -568,7 +581,9 @@ def stopped_by_signals() -> Iterator[Stop]:
             signal.signal(number, handler)
 
 
-def _session(config: ConnectConfig, master: str, remote: str | None, state: Any, *, verbose: bool) -> SparkSession:
+def _session(
+    config: ConnectConfig, master: str, remote: str | None, state: StateDirectory, *, verbose: bool
+) -> SparkSession:
     """The Spark session. What the JVM says goes to spark.log in the state directory, unless it may speak."""
     if config.settings.log_level != "debug":
         logging.getLogger("py4j").setLevel(logging.CRITICAL)
@@ -619,7 +634,7 @@ def _go(
     config: ConnectConfig,
     plans: Sequence[QueryPlan],
     spark: SparkSession,
-    state: Any,
+    state: StateDirectory,
     stop: Stop,
     *,
     once: bool,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from collections.abc import Callable
@@ -17,14 +18,32 @@ class StateInUse(RivvenError, code=202):
     message = "{path} is in use by process {pid}; stop that run, or choose another state directory with --state-dir"
 
 
+def why_unusable(error: OSError) -> str:
+    """What is wrong with a state directory that cannot be opened."""
+    match error.errno:
+        case errno.EEXIST:
+            return "it is a file"
+        case errno.ENOTDIR:
+            return "a part of its path is a file"
+        case errno.ENOENT:
+            return "it cannot be made there"
+        case _:
+            return f"{error.filename}: {error.strerror}" if error.filename else str(error)
+
+
 class StateDirectory:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).absolute()
         self._lock: IO[str] | None = None
 
     def open(self) -> None:
-        """Take it for this process; StateInUse if another has it. A process that ends lets go of it."""
+        """Take it for this process; StateInUse if another has it. A process that ends lets go of it.
+
+        OSError if it is no directory that can be written: Spark would find that out later, and at length.
+        """
         self.path.mkdir(parents=True, exist_ok=True)
+        if not os.access(self.path, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self.path))
         lock = open(self.path / "lock", "a+", encoding="ascii")  # noqa: SIM115  # held while we run
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
