@@ -195,6 +195,19 @@ def test_pipelines_need_no_broker() -> None:
     assert errors(text) == []
 
 
+def test_dead_letters_of_a_pipeline_need_a_broker_and_a_sink_that_puts_records_aside() -> None:
+    text = "pipelines: {{a: {{dead_letter_topic: lost, source: {{connector: datagen}}, sink: {{connector: {}}}}}}}"
+    file, broker = text.format("file, config: {path: ./out}"), "\nbroker: {bootstrap_servers: [x]}"
+    assert errors(file + broker) == []
+    (missing,) = errors(file)
+    assert missing.endswith("pipelines.a: writes to a topic, and 'broker' is missing: give its bootstrap_servers")
+    (unable,) = errors(text.format("stdout") + broker)
+    assert unable.endswith(
+        "pipelines.a.dead_letter_topic: stdout cannot put records aside; "
+        "write to a topic, and have stdout as a sink of that"
+    )
+
+
 def test_durations() -> None:
     assert [duration_ms(text) for text in ("500ms", "10s", "1.5 minutes", "2h", "3", "0s", "x")] == [
         500,

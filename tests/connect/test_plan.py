@@ -46,6 +46,13 @@ def test_there_is_a_query_for_each_source_sink_and_pipeline_and_for_dead_letters
     assert list(plans()) == ["orders", "fast", "show", "out", "out/dead-letters"]
 
 
+def test_a_pipeline_says_where_its_dead_letters_go_and_has_that_topic_made() -> None:
+    text = FILE.replace("connector: stdout}}", "connector: file, config: {path: ./o}}, dead_letter_topic: lost}")
+    plan = plans(text)["show"]
+    assert plan.writes == "file (path=./o); what cannot be read and what it refuses to topic lost"
+    assert plan.topics_written == ("lost",)
+
+
 def test_some_can_be_chosen() -> None:
     assert list(plans(FILE, "out", "show")) == ["show", "out", "out/dead-letters"]
 

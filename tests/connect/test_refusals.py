@@ -99,12 +99,124 @@ def test_without_a_topic_for_letters_the_row_is_named() -> None:
         task.refuse(rows(7, 8), "too blue")
     assert str(failed.value) == (
         "the record at offset 107 of partition 2 of topic orders (and 1 more with it) cannot be written: too blue; "
-        "mend it before it comes to this sink, or give the sink a dead_letter_topic to go on without it"
+        "mend it before it comes to this sink, or give the sink or pipeline a dead_letter_topic to go on without it"
     )
     assert place_of(pa.RecordBatch.from_pydict({"id": [1]})) == "a record"
 
 
+def test_what_could_not_be_read_becomes_a_letter_with_its_text_and_the_rest_goes_on() -> None:
+    letters = Letters("copy", "dead")
+    texts = pa.array([None, b"not \xff json", b"{"], pa.binary()).view(pa.string())
+    mixed = pa.RecordBatch.from_pydict({"id": pa.array([1, None, None]), "__corrupt": texts})
+    plain = pa.RecordBatch.from_pydict({"id": [2]})
+    found = list(letters.readable(iter([mixed, mixed.slice(1), plain])))
+    told = [letter for _, letter in letters_of(letters)]
+    letters.close()
+    assert [batch.to_pydict() for batch in found] == [{"id": [1]}, {"id": [2]}]
+    assert [base64.b64decode(letter["payload_b64"]) for letter in told] == 2 * [b"not \xff json", b"{"]
+    assert set(told[0]) == ENVELOPE
+    assert (told[0]["original_topic"], told[0]["error"]) == ("", "the record cannot be read")
+
+
 # Through Spark
+
+
+def test_a_pipeline_puts_aside_what_it_cannot_read_and_what_its_sink_refuses_once(
+    spark: SparkSession, servers: str, client: blocking.RivvenClient, tmp_path: Path
+) -> None:
+    from pipelines import forget_commit, records, run_once
+
+    (tmp_path / "in").mkdir()
+    places = ["near", "x" * 400, "near", "far"]
+    lines = [json.dumps({"id": number, "place": place}) for number, place in enumerate(places)]
+    (tmp_path / "in" / "a.jsonl").write_text("\n".join([*lines[:1], "not json", *lines[1:]]))
+    text = f"""
+broker: {{bootstrap_servers: ["{servers}"]}}
+pipelines:
+  copy:
+    source:
+      connector: file
+      config: {{path: "{tmp_path}/in", format: jsonl, schema: "id BIGINT, place STRING", watch: false}}
+    transforms:
+      - {{type: filter, config: {{where: "id < 3"}}}}
+      - {{type: content_router, config: {{routes: [{{when: "id > 0", topic: elsewhere}}]}}}}
+    sink: {{connector: file, config: {{path: "{tmp_path}/out", format: jsonl, partition_by: [place]}}}}
+"""
+    strict = run_once(spark, tmp_path / "strict", text)["copy"]
+    assert strict.state == "failed"
+    kind = text + "    dead_letter_topic: copy-dead\n"
+    work = run_once(spark, tmp_path, kind)["copy"]
+    assert (work.state, work.error) == ("done", "")
+    forget_commit(tmp_path, "copy")
+    assert run_once(spark, tmp_path, kind)["copy"].progress.rows == 5, "the batch came again"
+    written = [
+        json.loads(line)["id"]
+        for file in (tmp_path / "out").rglob("part-*.jsonl")
+        for line in file.read_text().splitlines()
+    ]
+    assert sorted(written) == [0, 2]
+    letters = [json.loads(each.value) for each in records(client, "copy-dead")]
+    payloads = {base64.b64decode(letter["payload_b64"]): letter for letter in letters}
+    assert len(letters) == len(payloads) == 2
+    assert payloads[b"not json"]["error"] == "the record cannot be read"
+    refused = payloads[json.dumps({"id": 1, "place": "x" * 400}, separators=(",", ":")).encode()]
+    assert refused["error"].startswith("a record: partition_by place has a value of 400 characters")
+    assert {letter["original_topic"] for letter in letters} == {""}, "not where the router sends it"
+    assert {letter["connector_name"] for letter in letters} == {"copy"}
+    assert set(refused) == ENVELOPE
+
+
+def test_so_does_one_that_ends_in_a_topic(
+    spark: SparkSession, servers: str, client: blocking.RivvenClient, tmp_path: Path
+) -> None:
+    from pipelines import records, run_once
+
+    client.create_topic("small", 1, configs={"max.message.bytes": "2000"})
+    lines = [json.dumps({"id": number, "text": "x" * length}) for number, length in enumerate((10, 2500, 20))]
+    (tmp_path / "in.jsonl").write_text("\n".join([*lines, '{"id": 3, "text":']))
+    text = f"""
+broker: {{bootstrap_servers: ["{servers}"]}}
+pipelines:
+  load:
+    dead_letter_topic: small-dead
+    source:
+      connector: file
+      config: {{path: "{tmp_path}/in.jsonl", schema: "id BIGINT, text STRING", watch: false}}
+    sink: {{connector: topic, config: {{topic: small}}}}
+"""
+    work = run_once(spark, tmp_path, text)["load"]
+    assert (work.state, work.error) == ("done", "")
+    assert [json.loads(each.value)["id"] for each in records(client, "small")] == [0, 2]
+    letters = [json.loads(each.value) for each in records(client, "small-dead")]
+    payloads = [base64.b64decode(letter["payload_b64"]) for letter in letters]
+    assert [json.loads(payloads[0])["id"], payloads[1]] == [1, b'{"id": 3, "text":']
+    assert [letter["original_topic"] for letter in letters] == ["", ""]
+
+
+def test_a_query_that_would_lose_what_cannot_be_read_ends_instead(
+    spark: SparkSession, servers: str, client: blocking.RivvenClient, tmp_path: Path
+) -> None:
+    from pipelines import records, run_once
+
+    (tmp_path / "in.jsonl").write_text('{"id": 1}\nnot json\n')
+    text = f"""
+broker: {{bootstrap_servers: ["{servers}"]}}
+pipelines:
+  ask:
+    dead_letter_topic: ask-dead
+    source: {{connector: file, config: {{path: "{tmp_path}/in.jsonl", schema: "id BIGINT", watch: false}}}}
+    transforms: [{{type: sql, config: {{query: "SELECT id + 1 AS id FROM input"}}}}]
+    sink: {{connector: file, config: {{path: "{tmp_path}/out"}}}}
+"""
+    work = run_once(spark, tmp_path, text)["ask"]
+    assert (work.state, work.errors) == ("failed", 1)
+    assert work.error == (
+        "a record cannot be read, and the transform sql does not let __corrupt pass, which has its text: not json"
+    )
+    text = text.replace("AS id FROM", "AS id, __corrupt FROM")
+    assert run_once(spark, tmp_path / "kind", text)["ask"].state == "done"
+    (letter,) = records(client, "ask-dead")
+    assert base64.b64decode(json.loads(letter.value)["payload_b64"]) == b"not json"
 
 
 def test_a_sink_goes_on_without_what_it_refuses_and_each_letter_is_there_once(

@@ -226,6 +226,23 @@ def test_a_predicate_chooses_records(frame: DataFrame, predicate: dict[str, Any]
     assert [row["id"] for row in rows] == [1, 2]
 
 
+@pytest.mark.parametrize(
+    ("kind", "config", "predicate"),
+    [
+        ("filter", {"where": "id > 100"}, None),
+        ("filter", {"where": "id IS NULL", "drop": True}, None),
+        ("filter", {"where": "id > 100"}, {"field_exists": "id", "negate": True}),
+        ("extract_new_record_state", {"drop_tombstones": True}, None),
+        ("mask", {"fields": ["status"], "method": "redact"}, {"field_exists": "id"}),
+    ],
+)
+def test_what_cannot_be_read_passes_to_become_a_letter(
+    spark: SparkSession, kind: str, config: dict[str, Any], predicate: dict[str, Any] | None
+) -> None:
+    unread = spark.createDataFrame([(None, None, "{")], "id BIGINT, status STRING, __corrupt STRING")
+    assert [row["__corrupt"] for row in after(unread, step(kind, config, predicate))] == ["{"]
+
+
 def test_a_predicate_of_a_filter_lets_the_others_pass(frame: DataFrame) -> None:
     rows = after(frame, step("filter", {"where": "false"}, {"field_value": {"field": "id", "value": 1}}))
     assert [row["id"] for row in rows] == [2]

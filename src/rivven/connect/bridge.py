@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -223,7 +224,7 @@ def _owner(spark: SparkSession, kept: str) -> str:
 def start_writing(sink: ArrowSink[Any], frame: DataFrame, launch: Launch) -> StreamingQuery:
     """Start the query that writes a frame to an ArrowSink."""
     name = _format_name("sink", launch)
-    sink.prepare(to_arrow_schema(frame.schema, timezone="UTC"))
+    sink.prepare(to_arrow_schema(frame.drop("__corrupt").schema, timezone="UTC"))
     letterbox = None
     if launch.dead_letter_topic is not None:
         letterbox = Letterbox(launch.name, launch.dead_letter_topic, writing_of(launch.broker))
@@ -290,7 +291,9 @@ class Writer(DataSourceStreamArrowWriter):
             if self._letterbox is None:
                 return Wrote(self._sink.write(iterator, Task(batch, place, attempt)), query_id)
             with closing(Letters(self._letterbox.connector_name, self._letterbox.topic)) as letters:
-                receipt = self._sink.write(iterator, Task(batch, place, attempt, letters.refuse))
+                rows = letters.readable(iterator)
+                receipt = self._sink.write(rows, Task(batch, place, attempt, letters.refuse))
+                deque(rows, 0)  # a sink need not look at a batch that it has already; we do, for its letters
                 return Wrote(receipt, query_id, self._letterbox.post(letters, batch))
         finally:
             self._sink.close()

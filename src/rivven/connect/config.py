@@ -26,6 +26,7 @@ DAY_MS = 86_400_000
 UNITS_MS = {"m": 60_000, "h": 3_600_000, "s": 1000}
 
 ENVELOPE_DOC = "How records stand in a topic: `event` with type, stream and time around `data`, `plain` as they are."
+DEAD_LETTER_DOC = "Where records go that cannot be read or that the sink refuses; without it they stop the pipeline."
 
 
 def duration_ms(text: str) -> int | None:
@@ -242,11 +243,7 @@ class _Entry(Settings):
         ignored="the schema registry comes with a later version; until then records are written and read as JSON, "
         "and no schema is registered or checked",
     )
-    dead_letter_topic: str | None = setting(
-        "Where records go that cannot be read or that the sink refuses; without it they stop the pipeline.",
-        default=None,
-        check=_topic,
-    )
+    dead_letter_topic: str | None = setting(DEAD_LETTER_DOC, default=None, check=_topic)
 
 
 class SourceEntry(_NamesSource, _Entry):
@@ -328,6 +325,7 @@ class PipelineEntry(Settings):
     enabled: bool = setting("Whether it runs.", default=True)
     trigger: str = setting("How often a micro-batch begins.", default="500ms", check=_duration)
     batch_rows: int = setting("The most records of one micro-batch.", default=1_000_000, least=1, most=1_000_000_000)
+    dead_letter_topic: str | None = setting(DEAD_LETTER_DOC, default=None, check=_topic)
 
 
 # How all of it runs
@@ -418,8 +416,14 @@ class ConnectConfig(Settings):
         if not (self.sources or self.sinks or self.pipelines):
             yield "", "there is nothing to run; add sources, sinks or pipelines"
         for name, entry in self.pipelines.items():
-            if self.broker is None and entry.sink.make().topics():
+            sink, dead = entry.sink.make(), entry.dead_letter_topic is not None
+            if self.broker is None and (dead or sink.topics()):
                 yield f"pipelines.{name}", "writes to a topic, and 'broker' is missing: give its bootstrap_servers"
+            if dead and not sink.puts_aside:
+                yield (
+                    f"pipelines.{name}.dead_letter_topic",
+                    f"{sink.name} cannot put records aside; write to a topic, and have {sink.name} as a sink of that",
+                )
 
 
 def _connector(kind: Kind, key: str, values: dict[str, Any], node: Node, path: str, mistakes: list[Mistake]) -> None:

@@ -146,18 +146,20 @@ def _pipeline(name: str, entry: PipelineEntry) -> QueryPlan:
     source, sink = entry.source.make(), entry.sink.make()
     rate = entry.source.rate_limit.events_per_second
     limits = [f"at most {rate:,}/s"] if rate else []
+    dead = (entry.dead_letter_topic,) if entry.dead_letter_topic else ()
     return QueryPlan(
         name=name,
         kind="pipeline",
         entry=entry,
         reads=", ".join([_shown("source", source), *limits]),
         changes=tuple(map(_step, entry.transforms)),
-        writes=_shown("sink", sink),
+        writes=_shown("sink", sink)
+        + (f"; what cannot be read and what it refuses to topic {entry.dead_letter_topic}" if dead else ""),
         trigger_ms=_trigger_ms(entry.trigger),
         checkpoint=f"checkpoints/pipelines/{name}",
         delivery=_weaker(source.delivery, sink.delivery),
         bounded=source.bounded,
-        topics_written=_sink_topics(sink, entry.transforms),
+        topics_written=(*_sink_topics(sink, entry.transforms), *dead),
         output_mode=_mode(entry.transforms),
     )
 

@@ -84,7 +84,7 @@ def to_topic(
     else:
         known = {each: F.col(each) for each in columns}
         topics = [F.col(each) for each in ("__origin", "__topic") if each in have]
-        origin = topics[0] if topics else F.lit("")
+        origin = F.coalesce(*topics[:1], F.lit(""))
         letter = letter_of(origin, name, F.col("value"), complaint)
         shaped = _or_letter(known, large, letter, dead_letter_topic)
         if "__corrupt" in have:
@@ -229,6 +229,19 @@ def readable(frame: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812
 
     return frame.filter(F.col("__corrupt").isNull()).drop("__corrupt", "__value")
+
+
+def read_alone(frame: DataFrame, transform: str) -> DataFrame:
+    """The frame without a way to tell what could not be read, the first of which ends the query."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    complaint = F.concat(
+        F.lit(f"{UNREADABLE}: a record cannot"),
+        F.lit(f" be read, and the transform {transform} does not let __corrupt pass, which has its text: "),
+        F.substring(F.col("__corrupt"), 1, 200),
+    )
+    checked = F.when(F.col("__corrupt").isNull(), F.lit(True)).otherwise(F.raise_error(complaint).cast("boolean"))
+    return frame.filter(checked).drop("__corrupt")
 
 
 def letters(frame: DataFrame, name: str, topic: str) -> DataFrame:

@@ -1,4 +1,4 @@
-"""Rows that a sink refuses for good, and the letters that tell of them.
+"""Rows that a sink refuses for good, those that a pipeline could not read, and the letters that tell of them.
 
 A sink that meets a row which no retry will help hands it in with `task.refuse(rows, reason)` and goes on with the
 others. With a dead-letter topic the row becomes a letter: gathered here while the task writes, in memory and then on
@@ -6,7 +6,7 @@ disk, and written to the topic by one transaction of the broker for each task. W
 row's place in its topic and the reason.
 
 A letter's payload is the row as the sink was given it, as JSON: what the transforms have masked stays masked. What it
-was before them is at the offset that the letter's error names.
+was before them is at the offset that the letter's error names. Of what could not be read it is the text as it was.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class RowRefused(RivvenError, code=205):
 
     message = (
         "{where} cannot be written: {reason}; mend it before it comes to this sink, "
-        "or give the sink a dead_letter_topic to go on without it"
+        "or give the sink or pipeline a dead_letter_topic to go on without it"
     )
 
 
@@ -77,30 +77,46 @@ class Letters:
         self.count = 0
 
     def refuse(self, rows: pa.RecordBatch, reason: str) -> None:
-        import msgspec
-
-        for place in range(rows.num_rows):
-            letter = msgspec.msgpack.encode(self._letter(rows.slice(place, 1), _cut(reason)))
-            self._file.write(len(letter).to_bytes(4, "big"))
-            self._file.write(letter)
-        self.count += rows.num_rows
-
-    def _letter(self, row: pa.RecordBatch, reason: str) -> tuple[bytes | None, bytes]:
-        import msgspec
-
         from .sdk import RESERVED
 
-        payload = row_json(row.drop_columns([name for name in row.schema.names if name in RESERVED]))
+        for place in range(rows.num_rows):
+            row = rows.slice(place, 1)
+            payload = row_json(row.drop_columns([name for name in row.schema.names if name in RESERVED]))
+            self._add(_key(row), origin_of(row), payload, f"{place_of(row)}: {_cut(reason)}")
+
+    def readable(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The rows that could be read, without `__corrupt`. The others become letters, with the text that it has."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        for batch in batches:
+            if "__corrupt" not in batch.schema.names:
+                yield batch
+                continue
+            texts, read = batch.column("__corrupt"), batch.drop_columns(["__corrupt"])
+            if texts.null_count < batch.num_rows:
+                for text in texts.drop_null().cast(pa.binary()):
+                    self._add(None, "", text.as_py(), "the record cannot be read")
+                read = read.filter(pc.is_null(texts))
+            if read.num_rows:
+                yield read
+
+    def _add(self, key: bytes | None, topic: str, payload: bytes, error: str) -> None:
+        import msgspec
+
         cut = f" (the payload is cut to {PAYLOAD_BYTES_MAX:,} bytes)" if len(payload) > PAYLOAD_BYTES_MAX else ""
         value = {
-            "original_topic": origin_of(row),
+            "original_topic": topic,
             "connector_name": self._name,
             "payload_b64": b64encode(payload[:PAYLOAD_BYTES_MAX]).decode(),
-            "error": f"{place_of(row)}: {reason}{cut}",
+            "error": error + cut,
             "retry_count": 0,
             "timestamp": datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z"),
         }
-        return _key(row), msgspec.json.encode(value)
+        letter = msgspec.msgpack.encode((key, msgspec.json.encode(value)))
+        self._file.write(len(letter).to_bytes(4, "big"))
+        self._file.write(letter)
+        self.count += 1
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """What the format `rivven` writes."""

@@ -27,7 +27,7 @@ from .bridge import start_to_topic
 from .config import ConnectConfig, PipelineEntry, SinkEntry, SourceEntry, Step
 from .plan import QueryPlan, topics_of
 from .progress import Progress
-from .sdk import RESERVED, OutputMode, Sink
+from .sdk import RESERVED, OutputMode, Sink, Transform
 from .state import StateDirectory
 from .transforms.columns import NoSuchColumn, data_columns, quoted, split
 from .transforms.routing import apply_where
@@ -286,8 +286,11 @@ class Runner:
         return start_to_topic(frame, launch, {"delivery": delivery, **launch.broker})
 
     def _build_pipeline(self, plan: QueryPlan, entry: PipelineEntry) -> StreamingQuery:
-        launch = self._launched(plan, entry.source.rate_limit.events_per_second)
+        rate, dead = entry.source.rate_limit.events_per_second, entry.dead_letter_topic
+        launch = self._launched(plan, rate, dead_letter_topic=dead)
         source = entry.source.make().frame(self._spark, launch)
+        if dead is not None:
+            source = source.withColumn("__origin", F.lit(None).cast("string"))  # no topic, wherever a router sends it
         frame = changed(source, entry.transforms, f"pipelines.{plan.name}")
         return self._to_sink(frame, entry.sink.make(), launch, entry.transforms)
 
@@ -312,6 +315,8 @@ class Runner:
         about = [name for name in frame.columns if name in sink.record_columns and name != "__corrupt"]
         if not data and not (about and sink.record_columns == RESERVED):
             raise CannotRun(text="no column is left to write; drop fewer")
+        if "__corrupt" in frame.columns and launch.dead_letter_topic is not None:
+            about.append("__corrupt")
         return sink.start(frame.select(*[quoted(name) for name in (*data, *about)]), launch)
 
     def _build_letters(self, plan: QueryPlan, entry: SinkEntry, frame: DataFrame) -> StreamingQuery:
@@ -400,10 +405,18 @@ def changed(frame: DataFrame, steps: Sequence[Step], path: str) -> DataFrame:
         try:
             for column in transform.columns():
                 split(frame, column)
-            frame = apply_where(transform, frame, step.predicate) if step.predicate else transform.apply(frame)
+            frame = _applied(transform, frame, step)
         except (NoSuchColumn, ValueError, AnalysisException, ParseException, ImportError, AttributeError) as error:
             raise CannotRun(text=f"{path}.transforms[{place}] ({step.type}): {why(error)}") from error
     return frame
+
+
+def _applied(transform: Transform[Any], frame: DataFrame, step: Step) -> DataFrame:
+    """A frame after one transform. One that loses sight of what could not be read is given none of it."""
+    after = apply_where(transform, frame, step.predicate) if step.predicate else transform.apply(frame)
+    if "__corrupt" in after.columns or "__corrupt" not in frame.columns:
+        return after
+    return _applied(transform, records.read_alone(frame, step.type), step)
 
 
 def _new_reports(query: StreamingQuery, last_batch: int) -> list[dict[str, Any]]:
@@ -429,8 +442,10 @@ def _report(progress: Any) -> dict[str, Any]:
 # What went wrong, in a line
 
 TRACEBACK = "Traceback (most recent call last)"
-UNREAD = re.compile(rf"{records.UNREADABLE}: ((?:the record at offset \d|a record: it has \d).*)")
-"""As it is told; in the plan of a query, which may be told as well, the same words have no number yet."""
+UNREAD = re.compile(
+    rf"{records.UNREADABLE}: ((?:the record at offset \d|a record: it has \d|a record cannot be read,).*)"
+)
+"""As it is told; in the plan of a query, which may be told as well, the words have no number yet, or stand apart."""
 MISSING = re.compile(r"ModuleNotFoundError: No module named '(rivven)(?:\.[\w.]+)?'")
 STATE = re.compile(r"\s*SQLSTATE: \w+")
 NOISE = re.compile(r"Identifier: |Current (Committed|Available) Offsets|Current State|Thread State")

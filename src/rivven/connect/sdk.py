@@ -395,6 +395,10 @@ class Sink(Connector[S]):
     def spec(cls) -> dict[str, Any]:
         return super().spec() | {"delivery": cls.delivery}
 
+    puts_aside: ClassVar[bool] = False
+    """Whether, in a pipeline with a `dead_letter_topic`, it makes letters of the rows that come with a `__corrupt`:
+    every ArrowSink does, without its doing."""
+
     output_modes: ClassVar[tuple[OutputMode, ...]] = ("append",)
     """Which rows it can take: new ones alone, or also (`update`, `complete`) such as replace earlier ones."""
 
@@ -431,6 +435,8 @@ class ArrowSink(Sink[S]):
     Two kinds of failure: what may work later is an exception from any of these methods, and the batch comes again;
     a row that never will is handed to `task.refuse(rows, reason)` in `write`, and the others go through.
     """
+
+    puts_aside = True
 
     def write(self, batches: Iterator[pa.RecordBatch], task: Task) -> Any:
         """Write what comes and return a receipt, a small value that can be pickled; None if there was nothing.

@@ -53,6 +53,7 @@ class TopicSink(Sink[TopicSettings]):
     delivery = "exactly_once"
     output_modes = ("append", "update", "complete")
     record_columns = RESERVED
+    puts_aside = True
 
     def topics(self) -> tuple[str, ...]:
         return (self.settings.topic,)

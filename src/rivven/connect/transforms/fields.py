@@ -521,6 +521,7 @@ class NewState(Transform[NewStateSettings]):
                 frame = frame.select(*[row.getField(f.name).alias(f.name) for f in inner], deleted, *about)
         if self.settings.drop_tombstones:
             names = [name for name in data_columns(frame) if name != "__deleted"]
+            names += [name for name in frame.columns if name == "__corrupt"]  # no tombstone, but a letter to be
             frame = frame.filter(any_of(F.col(quoted(name)).isNotNull() for name in names))
         codes = {"insert": "c", "update": "u", "delete": "d"}
         pairs = [part for name, code in codes.items() for part in (F.lit(name), F.lit(code))]

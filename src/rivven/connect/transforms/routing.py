@@ -51,7 +51,8 @@ class Filter(Transform[FilterSettings]):
         return frame.filter(self.keep(frame))
 
     def keep(self, frame: DataFrame) -> Column:
-        """Whether a record goes on; never null."""
+        """Whether a record goes on; never null. What could not be read does: it has no fields to go by, and is to
+        become a letter."""
         from pyspark.sql import functions as F  # noqa: N812
 
         if self.settings.field is not None:
@@ -61,7 +62,8 @@ class Filter(Transform[FilterSettings]):
         else:
             holds = condition_of(frame, self.settings.condition or "")
         holds = F.coalesce(holds, F.lit(False))
-        return ~holds if self.settings.drop else holds
+        kept = ~holds if self.settings.drop else holds
+        return kept | F.col("__corrupt").isNotNull() if "__corrupt" in frame.columns else kept
 
 
 def condition_of(frame: DataFrame, text: str) -> Column:
