@@ -14,7 +14,7 @@ import typer
 from rivven.limits import BATCH_BYTES_MAX, MIB
 
 from . import show
-from .bounds import COUNT_MAX, LINGER_MS_MAX, PARTITION_MAX, VALUE_BYTES_MAX
+from .bounds import FROM_1, LINGER_MS_MAX, PARTITION_MAX, VALUE_BYTES_MAX
 from .server import DEFAULT, AsJson, Server, TopicName, connected, partitions_of
 from .text import counted, sized
 
@@ -38,7 +38,7 @@ LINE_S = 1.0
 """Between two plain lines."""
 FETCHED_MAX = 10_000
 
-Count = Annotated[int, typer.Option("--records", "-n", metavar="N", min=1, max=COUNT_MAX, help="How many records.")]
+Count = Annotated[int, typer.Option("--records", "-n", metavar="N", click_type=FROM_1, help="How many records.")]
 Partition = Annotated[
     int | None,
     typer.Option("--partition", "-p", metavar="N", min=0, max=PARTITION_MAX, help="Only this partition; else all."),
@@ -140,9 +140,7 @@ def consume(
     topic: TopicName,
     count_max: Annotated[
         int | None,
-        typer.Option(
-            "--records", "-n", metavar="N", min=1, max=COUNT_MAX, help="Stop after so many; else at the end."
-        ),
+        typer.Option("--records", "-n", metavar="N", click_type=FROM_1, help="Stop after so many; else at the end."),
     ] = None,
     partition: Partition = None,
     server: Server = DEFAULT,

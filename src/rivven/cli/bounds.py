@@ -5,14 +5,26 @@ What passes here can be said on the wire, to Spark and to the disk; whether a br
 
 from __future__ import annotations
 
+from click import IntRange
+
 from rivven.limits import BATCH_BYTES_MAX, NUMBER_MAX, PARTITIONS_PER_TOPIC_MAX
 
 PARTITIONS_MAX = PARTITIONS_PER_TOPIC_MAX
 PARTITION_MAX = PARTITIONS_MAX - 1
-OFFSET_MAX = COUNT_MAX = RATE_MAX = NUMBER_MAX
 VALUE_BYTES_MAX = BATCH_BYTES_MAX
 LINGER_MS_MAX = 60_000
 POLL_MS_MAX = 30_000
 """A broker lets no request wait for longer."""
 ROWS_MAX = 2**31 - 2
 """Spark counts rows in 32 bits, and is asked for one more, to know whether there are more."""
+
+
+class Whole(IntRange):
+    """A number that ends only where the wire's do; that is refused, but no help to anybody in a page of help."""
+
+    def _describe_range(self) -> str:
+        return f"x>={self.min}" if self.min else ""
+
+
+FROM_0, FROM_1 = Whole(0, NUMBER_MAX), Whole(1, NUMBER_MAX)
+"""An offset; a count or a rate."""

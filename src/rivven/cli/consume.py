@@ -13,7 +13,7 @@ import typer
 from rivven.errors import RivvenError
 
 from . import show
-from .bounds import COUNT_MAX, OFFSET_MAX, PARTITION_MAX, POLL_MS_MAX
+from .bounds import FROM_0, PARTITION_MAX, POLL_MS_MAX
 from .opening import usage
 from .server import DEFAULT, Server, TopicName, connected, explain, from_time, partitions_of
 from .text import readable
@@ -52,8 +52,7 @@ def consume(
             "--offset",
             "-o",
             metavar="O",
-            min=0,
-            max=OFFSET_MAX,
+            click_type=FROM_0,
             help="Begin at this offset, of partition 0 unless told.",
         ),
     ] = None,
@@ -70,8 +69,7 @@ def consume(
             "--max",
             "-m",
             metavar="M",
-            min=0,
-            max=COUNT_MAX,
+            click_type=FROM_0,
             help=f"Stop after so many records; 0 is no limit, as with --follow. [default: {MAX}]",
         ),
     ] = None,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import show
-from .bounds import COUNT_MAX, OFFSET_MAX, PARTITION_MAX
+from .bounds import FROM_0, FROM_1, PARTITION_MAX
 from .opening import files_of, open_directory, open_store, usage, user_of
 from .text import parse_when
 
@@ -42,12 +42,12 @@ def dump(
     topic: TopicName = None,
     partition: PartitionNumber = None,
     from_offset: Annotated[
-        int, typer.Option("--from-offset", metavar="O", min=0, max=OFFSET_MAX, help="Begin at this offset.")
+        int, typer.Option("--from-offset", metavar="O", click_type=FROM_0, help="Begin at this offset.")
     ] = 0,
     count_max: Annotated[
         int | None,
         typer.Option(
-            "--max", metavar="M", min=1, max=COUNT_MAX, help="Stop after so many batches; with --records, records."
+            "--max", metavar="M", click_type=FROM_1, help="Stop after so many batches; with --records, records."
         ),
     ] = None,
     records: Annotated[bool, typer.Option("--records", "-r", help="Show the records of each batch, too.")] = False,
@@ -164,7 +164,7 @@ def find(
         ),
     ] = None,
     offset: Annotated[
-        int | None, typer.Option("--offset", metavar="O", min=0, max=OFFSET_MAX, help="The record at an offset.")
+        int | None, typer.Option("--offset", metavar="O", click_type=FROM_0, help="The record at an offset.")
     ] = None,
     partition: PartitionNumber = None,
     every: Annotated[bool, typer.Option("--all", help="With a key: every version of it, newest first.")] = False,

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from . import show
-from .bounds import OFFSET_MAX, PARTITION_MAX
+from .bounds import FROM_0, PARTITION_MAX
 from .server import DEFAULT, AsJson, Server, TopicName, connected, done, from_time, partitions_of
 
 app = typer.Typer(
@@ -88,7 +88,7 @@ def commit(
     topic: TopicName,
     offset: Annotated[
         int,
-        typer.Argument(metavar="OFFSET", min=0, max=OFFSET_MAX, help="The next offset that the group shall read."),
+        typer.Argument(metavar="OFFSET", click_type=FROM_0, help="The next offset that the group shall read."),
     ],
     partition: Annotated[
         int, typer.Option("--partition", "-p", metavar="N", min=0, max=PARTITION_MAX, help="Of this partition.")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from . import show
-from .bounds import RATE_MAX
+from .bounds import FROM_1
 from .opening import usage
 from .server import DEFAULT, AsJson, Server, connected, done
 from .text import counted, harmless
@@ -88,14 +88,14 @@ def change(
     everybody: Everybody = False,
     produce: Annotated[
         int | None,
-        typer.Option("--produce-bytes-rate", metavar="N", min=1, max=RATE_MAX, help="Bytes to publish in a second."),
+        typer.Option("--produce-bytes-rate", metavar="N", click_type=FROM_1, help="Bytes to publish in a second."),
     ] = None,
     consume: Annotated[
         int | None,
-        typer.Option("--consume-bytes-rate", metavar="N", min=1, max=RATE_MAX, help="Bytes to read in a second."),
+        typer.Option("--consume-bytes-rate", metavar="N", click_type=FROM_1, help="Bytes to read in a second."),
     ] = None,
     requests: Annotated[
-        int | None, typer.Option("--request-rate", metavar="N", min=1, max=RATE_MAX, help="Requests in a second.")
+        int | None, typer.Option("--request-rate", metavar="N", click_type=FROM_1, help="Requests in a second.")
     ] = None,
     server: Server = DEFAULT,
     as_json: AsJson = False,

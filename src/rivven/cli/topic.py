@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from . import config, show
-from .bounds import OFFSET_MAX, PARTITION_MAX, PARTITIONS_MAX
+from .bounds import FROM_0, PARTITION_MAX, PARTITIONS_MAX
 from .opening import usage
 from .server import DEFAULT, AsJson, Server, connected, done, from_pairs, partitions_of
 from .text import counted, harmless
@@ -273,9 +273,7 @@ def delete_records(
     name: Name,
     before: Annotated[
         int,
-        typer.Option(
-            "--before", "-b", metavar="O", min=0, max=OFFSET_MAX, help="Delete what stands before this offset."
-        ),
+        typer.Option("--before", "-b", metavar="O", click_type=FROM_0, help="Delete what stands before this offset."),
     ],
     partition: Annotated[
         int, typer.Option("--partition", "-p", metavar="N", min=0, max=PARTITION_MAX, help="Of this partition.")

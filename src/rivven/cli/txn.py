@@ -12,7 +12,7 @@ from rivven.errors import RivvenError
 from rivven.model import TopicPartition
 
 from . import show
-from .bounds import OFFSET_MAX, PARTITION_MAX
+from .bounds import FROM_0, PARTITION_MAX
 from .group import ranges
 from .opening import usage
 from .server import DEFAULT, AsJson, Server, connected, done
@@ -341,9 +341,7 @@ def abort(
     ] = None,
     start_offset: Annotated[
         int | None,
-        typer.Option(
-            "--start-offset", "-o", metavar="O", help="The offset at which it begins.", min=0, max=OFFSET_MAX
-        ),
+        typer.Option("--start-offset", "-o", metavar="O", help="The offset at which it begins.", click_type=FROM_0),
     ] = None,
     execute: Execute = False,
     server: Server = DEFAULT,
