@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
 import struct
 import subprocess
 import sys
@@ -19,10 +17,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from bench.peers import Peer, cpu_seconds, die_with_parent
+from bench.peers import Peer, compiled, cpu_seconds, die_with_parent
 
 ROOT = Path(__file__).parent.parent
-OUT = Path(__file__).parent / "out"
 SOURCE = Path(__file__).with_name("load.c")
 PATIENCE_S = 60.0
 BUSY = 0.95
@@ -178,17 +175,9 @@ def run(peer: Peer, plan: Plan, shape: Shape) -> Figures:
 
 @cache
 def program() -> tuple[str, ...]:
-    """How the generator is called; it is compiled when its source has changed."""
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        return PURE
-    OUT.mkdir(exist_ok=True)
-    target = OUT / f"load-{hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]}"
-    if not target.exists():
-        fresh = target.with_suffix(f".{os.getpid()}")  # several processes may find it missing at once
-        subprocess.run([compiler, "-O2", "-o", str(fresh), str(SOURCE)], check=True)
-        fresh.rename(target)
-    return (str(target),)
+    """How the generator is called."""
+    made = compiled(SOURCE)
+    return PURE if made is None else (str(made),)
 
 
 def is_native() -> bool:

@@ -7,6 +7,7 @@ this process be killed. A peer that cannot be had here is named in the results w
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import importlib.metadata
 import json
 import os
@@ -32,6 +33,8 @@ from rivven.wire import requests as ask
 from rivven.wire import responses as tell
 
 ROOT = Path(__file__).parent.parent
+OUT = Path(__file__).parent / "out"
+LEAST = Path(__file__).with_name("least.c")
 START_S = STOP_S = 180.0
 """Long, since some have ten thousand partitions to see to."""
 REST_S, REST_S_MAX = 0.1, 2.0
@@ -346,6 +349,50 @@ class MockBroker(Peer):
         except ImportError:
             raise Unavailable("confluent-kafka is not installed") from None
         return str(confluent_kafka.libversion()[0])
+
+
+class Least(Peer):
+    """The least that a broker can do which keeps what it gets: `least.c`. A bar as well, and no product either."""
+
+    speaks = "kafka"
+    _tells_on_stdout = True
+
+    def __init__(self, home: Path) -> None:
+        super().__init__(home)
+        self.name = "the least in C"
+        self._partitions = 1
+
+    def _command(self) -> list[str]:
+        program = compiled(LEAST)
+        if program is None:
+            raise Unavailable("there is no C compiler")
+        return [str(program), str(self.home), str(self._partitions)]
+
+    def _await_ready(self) -> None:
+        self.port = int(self._read_line())
+
+    def _empty(self, partitions: int) -> None:
+        self.stop()
+        self._partitions = partitions
+        self.start()
+
+    @classmethod
+    def version(cls) -> str:
+        return "bench/least.c"
+
+
+def compiled(source: Path) -> Path | None:
+    """A program of one C file, compiled when that has changed; None where there is no compiler."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        return None
+    OUT.mkdir(exist_ok=True)
+    target = OUT / f"{source.stem}-{hashlib.sha256(source.read_bytes()).hexdigest()[:16]}"
+    if not target.exists():
+        fresh = target.with_suffix(f".{os.getpid()}")  # several processes may find it missing at once
+        subprocess.run([compiler, "-O2", "-o", str(fresh), str(source)], check=True)
+        fresh.rename(target)
+    return target
 
 
 @dataclass

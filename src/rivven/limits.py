@@ -29,8 +29,8 @@ READ_BYTES_MAX = 64 * MIB
 SEALED_OPEN_MAX = 8
 """How many sealed segments of a partition are kept open, with their indexes in memory."""
 
-LATER_BYTES_MIN = 64 * KIB
-"""Under the policy `none`, appends of so many bytes are written by another thread."""
+LATER_BYTES_MIN = 256 * KIB
+"""Under the policy `none`, appends of so many bytes are written by another thread; to wake it for less is no gain."""
 
 # The write-ahead log
 WAL_WINDOW_US = 200

@@ -272,9 +272,10 @@ class Publisher:
         """For a topic that takes batches as they come: as if each came to `append_batches`, but in one write if
         nothing is odd about any of them. Raises only what the disk does."""
         data, ends = parcels.data, parcels.ends
-        done = None
-        with suppress(RivvenError):  # one of them is wrong; or the disk has no room for all, but perhaps for one
+        try:
             done = self._append_plain(log, data, ends)
+        except RivvenError:  # one of them is wrong; or the disk has no room for all, but perhaps for one
+            done = None
         if done is None:
             self._append_each(log, memoryview(data), ends, parcels.answers)
         elif (waiting := self._undurable.get(log)) is None:
