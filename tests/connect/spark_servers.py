@@ -41,12 +41,12 @@ def end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def spark_home() -> Path:
+def spark_home(*, here: bool = False) -> Path:
     import pyspark
 
     from rivven.spark import prepare_environment
 
-    prepare_environment()
+    prepare_environment(here=here)
     return Path(pyspark.__file__).parent
 
 
@@ -92,7 +92,7 @@ def connect_server(home: Path, settings: Mapping[str, str]) -> Iterator[str]:
         "spark.ui.enabled": "false",
         **settings,
     }
-    command = [str(spark_home() / "sbin" / "start-connect-server.sh"), "--wait", "--master", "local[2, 2]"]
+    command = [str(spark_home(here=True) / "sbin" / "start-connect-server.sh"), "--wait", "--master", "local[2, 2]"]
     command += [word for key, value in given.items() for word in ("--conf", f"{key}={value}")]
     where = {"SPARK_LOG_DIR": str(home), "SPARK_PID_DIR": str(home)}
     with open(home / "said", "wb") as said:

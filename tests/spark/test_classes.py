@@ -18,7 +18,8 @@ from rivven.spark import classes, java_home, prepare_environment
 def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setattr(classes, "place", lambda: tmp_path / "a place")
     for name in ("SPARK_CONF_DIR", "SPARK_SUBMIT_OPTS", "SPARK_LOCAL_IP", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
-        monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv(name, "")  # what was not set shall not be set afterwards either
+        monkeypatch.delenv(name)
     monkeypatch.setenv("JAVA_HOME", str(java_home()))
     return tmp_path / "a place"
 

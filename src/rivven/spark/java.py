@@ -14,9 +14,9 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
+from uuid import uuid4
 from zlib import crc32
 
 from rivven.errors import RivvenError
@@ -117,7 +117,8 @@ def quiet_home(home: Path) -> Path:
         return home
     number = version(home) or OLDEST
     made = place / f"java-{number}-{crc32(os.fsencode(home)):08x}"
-    _write_wrapper(made / "bin" / "java", home / "bin" / "java", DROPPED_SINCE_24 if number >= 24 else DROPPED)
+    dropped = "|".join(map(shlex.quote, DROPPED_SINCE_24 if number >= 24 else DROPPED))
+    write_script(made / "bin" / "java", WRAPPER.format(dropped=dropped, java=shlex.quote(str(home / "bin" / "java"))))
     return made
 
 
@@ -130,15 +131,20 @@ def cache_directory() -> Path:
             return place
     except OSError:
         pass
-    return Path(tempfile.mkdtemp(prefix="rivven-java-"))
+    return _temporary_directory()
 
 
-def _write_wrapper(path: Path, java: Path, dropped: Iterable[str]) -> None:
-    text = WRAPPER.format(dropped="|".join(map(shlex.quote, dropped)), java=shlex.quote(str(java)))
+@cache
+def _temporary_directory() -> Path:
+    return Path(tempfile.mkdtemp(prefix="rivven-spark-"))
+
+
+def write_script(path: Path, text: str) -> None:
+    """Have this program there; whoever starts it meanwhile gets the old one or the new one."""
     if path.exists() and path.read_text() == text:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f"java-{os.getpid()}")
+    fresh = path.with_name(f"{path.name}-{uuid4().hex}")
     fresh.write_text(text)
     fresh.chmod(0o755)
     fresh.replace(path)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from . import classes
+from . import classes, interpreter
 from .java import java_home, quiet_home
 from .source import RivvenSource
 
@@ -34,15 +34,19 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(RivvenSource)
 
 
-def prepare_environment() -> None:
-    """What the JVM and the workers find in the environment. Whatever is set already stays as it is."""
+def prepare_environment(*, here: bool = False) -> None:
+    """What the JVM and the workers find in the environment. Whatever is set already stays as it is.
+
+    `here` where all of Spark runs on this machine.
+    """
     if "SPARK_CONF_DIR" not in os.environ:
         os.environ["SPARK_CONF_DIR"] = str(classes.empty_directory())
         told = os.environ.get("SPARK_SUBMIT_OPTS", "")
         os.environ["SPARK_SUBMIT_OPTS"] = f"{classes.options()} {told}".rstrip()
     os.environ["JAVA_HOME"] = str(quiet_home(java_home()))
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if not interpreter.is_chosen(os.environ.get("PYSPARK_PYTHON")):
+        os.environ["PYSPARK_PYTHON"] = interpreter.python(here=here)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 
 
@@ -57,13 +61,14 @@ def start(
     if running is not None:
         register(running)
         return running
-    prepare_environment()
+    settings = {**QUIET, **(settings or {})}
+    prepare_environment(here=settings.get("spark.master", master or "").startswith("local"))
     for logger in TWICE_SAID:
         PySparkLogger.getLogger(logger).setLevel(logging.CRITICAL)
     builder = SparkSession.builder.appName(name)
     if master is not None:
         builder = builder.master(master)
-    for key, value in {**QUIET, **(settings or {})}.items():
+    for key, value in settings.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     register(spark)
