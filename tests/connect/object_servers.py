@@ -170,6 +170,7 @@ SAME_IN_S3 = {"x-goog-copy-source": "x-amz-copy-source"}
 def _translator(target: str) -> type[BaseHTTPRequestHandler]:
     class Translator(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # an answer is two writes, and the second would wait 40 ms
 
         def answer(self) -> None:
             headers = {SAME_IN_S3.get(name.lower(), name): value for name, value in self.headers.items()}

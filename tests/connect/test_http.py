@@ -70,6 +70,7 @@ class Server:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True  # an answer is two writes, and the second would wait 40 ms
 
             def do_GET(self) -> None:
                 outer.handle(self)
@@ -90,7 +91,7 @@ class Server:
             self._listener.socket = tls.wrap_socket(
                 self._listener.socket, server_side=True, do_handshake_on_connect=False
             )
-        self._thread = threading.Thread(target=self._listener.serve_forever, args=(0.05,), daemon=True)
+        self._thread = threading.Thread(target=self._listener.serve_forever, args=(0.005,), daemon=True)
         self._thread.start()
         self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self._listener.server_address[1]}"
 
