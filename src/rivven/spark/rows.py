@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -19,6 +17,9 @@ from .filters import AFTER_ALL, BEFORE_ALL, EVERYTHING, Range
 from .offsets import Stretch
 from .options import Reading
 from .planning import Planner
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 DECODED = ("offset", "timestamp", "key", "value", "headers")
 ROWS_MAX = 50_000
@@ -68,6 +69,8 @@ class Shape:
         self._until_ms = None if times_ms.high == AFTER_ALL else times_ms.high + 1
 
     def batches(self, piece: Piece, stretch: Stretch) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
         found = to_arrow(
             piece.data,
             from_offset=piece.start,
@@ -87,6 +90,8 @@ class Shape:
             yield whole.slice(start, ROWS_MAX)
 
     def _column(self, name: str, found: pa.RecordBatch, piece: Piece, stretch: Stretch) -> Any:
+        import pyarrow as pa
+
         match name:
             case "topic":
                 return pa.repeat(pa.scalar(stretch.topic), found.num_rows)
@@ -100,6 +105,9 @@ class Shape:
 
 def _timestamp_types(found: pa.RecordBatch, piece: Piece) -> Any:
     """0 where the producer's clock stamped a record, 1 where the broker's did."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     kinds: Any = pa.repeat(pa.scalar(0, pa.int32()), found.num_rows)
     offsets: Any = found.column("offset")
     for first, last in stamped_by_broker(piece.data):
