@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rivven.connect.document import BYTES_MAX, Mark, parse
+from rivven.connect.document import BYTES_MAX, parse
+from rivven.connect.nodes import Mark
 
 
 def plain(text: str, **environment: str) -> object:

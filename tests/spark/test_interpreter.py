@@ -1,4 +1,4 @@
-"""Which Python Spark's workers are, and what its path is rid of."""
+"""Which Python Spark's workers are, what its path is rid of, and what it loads."""
 
 from __future__ import annotations
 
@@ -134,3 +134,11 @@ def test_workers_import_the_pyspark_that_is_installed(spark: SparkSession) -> No
 
     found = spark.sparkContext.parallelize([0], 1).mapPartitions(where).collect()
     assert found == [pyspark.__file__, py4j.__file__, sys.executable]
+
+
+def test_a_process_that_only_plans_loads_neither_arrow_nor_yaml() -> None:
+    """Spark starts half a dozen for a pipeline; what takes a tenth of a second there waits until it is needed."""
+    loaded = "set(sys.modules) & {'numpy', 'pandas', 'pyarrow', 'yaml'}"
+    code = f"import sys, rivven.connect.bridge, rivven.connect.sources.datagen; print(*{loaded})"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert found.stdout.split() == []

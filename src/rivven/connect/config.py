@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from . import registry
-from .document import BYTES_MAX, Mistake, Node, parse
+from .document import BYTES_MAX, parse
+from .nodes import Mistake, Node
 from .sdk import ArrowSource, Connector, Kind, Sink, Source, Transform
 from .settings import Settings, join, read_settings, setting
 

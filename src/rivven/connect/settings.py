@@ -25,7 +25,7 @@ from typing import Any, ClassVar, Literal, TypeVar, Union, dataclass_transform, 
 
 from rivven.errors import RivvenError
 
-from .document import Mistake, Node, node_of
+from .nodes import Mistake, Node, node_of
 
 S = TypeVar("S", bound="Settings")
 
