@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from rivven.spark import interpreter, prepare_environment
+from rivven.spark import daemon, interpreter, prepare_environment
 
 HOME = Path(pyspark.__file__).parent
 ZIP = HOME / "python" / "lib" / "pyspark.zip"
@@ -134,6 +135,38 @@ def test_workers_import_the_pyspark_that_is_installed(spark: SparkSession) -> No
 
     found = spark.sparkContext.parallelize([0], 1).mapPartitions(where).collect()
     assert found == [pyspark.__file__, py4j.__file__, sys.executable]
+
+
+@pytest.mark.xdist_group("spark")
+def test_what_a_daemon_forks_has_our_modules_already(spark: SparkSession) -> None:
+    def loaded(_rows: object) -> list[bool]:
+        return [name in sys.modules for name in ("rivven.spark.source", "pyarrow")]
+
+    assert spark.sparkContext.parallelize([0], 1).mapPartitions(loaded).collect() == [True, True]
+
+
+def test_a_daemon_that_lacks_what_it_would_load_works_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(daemon.LOADED, "pyspark.worker", ("there.is.no.such.module", "rivven.spark"))
+    daemon.load("pyspark.worker")
+    daemon.load("a.worker.of.somebody.else")
+
+
+@pytest.mark.parametrize("worker", daemon.LOADED)
+def test_every_worker_that_we_prepare_for_is_one_of_spark_s(worker: str) -> None:
+    assert importlib.util.find_spec(worker) is not None
+
+
+@pytest.mark.usefixtures("cache")
+def test_only_spark_s_own_daemon_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "rivven" / "spark").mkdir(parents=True)
+    for place, name in (("rivven/spark/daemon.py", "ours"), ("mine.py", "mine")):
+        (tmp_path / place).write_text(f"import sys; print({name!r}, sys.argv[1:])")
+    (tmp_path / "rivven" / "__init__.py").touch()
+    (tmp_path / "rivven" / "spark" / "__init__.py").touch()
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    for asked, answered in (("pyspark.daemon", "ours ['a worker', 'b']"), ("mine", "mine ['a worker', 'b']")):
+        command = [interpreter.python(here=True), "-m", asked, "a worker", "b"]
+        assert subprocess.run(command, env=environment, capture_output=True, text=True).stdout.strip() == answered
 
 
 def test_a_process_that_only_plans_loads_neither_arrow_nor_yaml() -> None:

@@ -3,7 +3,7 @@
 Spark puts its own copy of pyspark first on the path of every Python that it starts. That copy is a zip, and what is
 imported from a zip is compiled anew in each process. The pyspark that this process has imported is the same one, lies
 where any Python looks, and was compiled once. So the script drops the copy, with that of py4j and the jar that Spark
-names beside them, in which there is no Python.
+names beside them, in which there is no Python. And it has `daemon` take the place of pyspark's own.
 
 Only for a Spark that runs here with the pyspark that is installed here: a cluster's machines have no such script, and
 another Spark has another pyspark.
@@ -34,6 +34,10 @@ for each in $PYTHONPATH; do
     *) kept="$kept:$each" ;;
   esac
 done
+if [ "$1 $2" = "-m pyspark.daemon" ]; then
+  shift 2
+  set -- -m rivven.spark.daemon "$@"
+fi
 PYTHONPATH="${{kept#:}}" exec {python} "$@"
 """
 
