@@ -58,9 +58,14 @@ def cluster(home: Path) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
     master = f"spark://127.0.0.1:{port}"
     started: list[subprocess.Popen[bytes]] = []
 
+    # None of them lives long enough for the better compiler, nor do the executors
+    environment = os.environ | {"SPARK_DAEMON_JAVA_OPTS": os.environ["SPARK_SUBMIT_OPTS"]}
+
     def begin(*words: str) -> subprocess.Popen[bytes]:
         with open(home / f"{len(started)}.log", "wb") as said:
-            process = subprocess.Popen([spark_class, *words], stdout=said, stderr=said, start_new_session=True)
+            process = subprocess.Popen(
+                [spark_class, *words], stdout=said, stderr=said, start_new_session=True, env=environment
+            )
         started.append(process)
         return process
 

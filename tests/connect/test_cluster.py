@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +19,11 @@ from spark_servers import cluster, end, until
 FILE = """
 broker: {{bootstrap_servers: ["{servers}"]}}
 settings:
-  spark: {{spark.executor.memory: 512m, spark.executor.cores: "1", spark.task.maxFailures: "8"}}
+  spark:
+    spark.executor.memory: 512m
+    spark.executor.cores: "1"
+    spark.executor.extraJavaOptions: '{java}'
+    spark.task.maxFailures: "8"
 sources:
   orders:
     connector: datagen
@@ -47,7 +52,13 @@ def test_a_pipeline_is_exact_on_a_cluster_also_if_a_worker_is_killed(tmp_path: P
     with running_broker(tmp_path / "data") as servers, cluster(tmp_path) as (master, workers):
         file = tmp_path / "connect.yaml"
         file.write_text(
-            FILE.format(servers=servers, rows=rows, batch=rows // (10 if killed else 3), out=tmp_path / "out")
+            FILE.format(
+                servers=servers,
+                java=os.environ["SPARK_SUBMIT_OPTS"],
+                rows=rows,
+                batch=rows // (10 if killed else 3),
+                out=tmp_path / "out",
+            )
         )
         command = [str(Path(sys.executable).with_name("rivven-connect")), "-c", str(file), "run", "--once"]
         command += ["--master", master, "--state-dir", str(tmp_path / "state")]
