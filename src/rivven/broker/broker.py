@@ -124,15 +124,22 @@ class Broker:
         """End a round: write, commit, answer. Returns the sessions that have replies to send."""
         now_us = self.clock.now_us()
         is_due = self._due_us <= now_us
-        if is_due or self.groups.topics_changed:
+        ticks = is_due or self.groups.topics_changed
+        if ticks:
             self.groups.tick()
             self.transactions.tick()
+        may_change = ticks or self._publisher.owes_others
         while self._write_and_answer():
             pass  # an answer may have made a coordinator write something more, which wants to be on its way too
         if is_due:
             self._waiting.expire(now_us)
         self._reader.end_turn()
-        self._due_us = self._soonest_us()
+        if may_change:
+            self._due_us = self._soonest_us()
+        elif (due_us := self.store.due_us()) is not None and due_us < self._due_us:
+            self._due_us = due_us  # of all that may come due, only this changes without a request or an answer
+        if not self._touched:
+            return []
         touched, self._touched = self._touched, {}
         return list(touched)
 

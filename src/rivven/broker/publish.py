@@ -100,6 +100,8 @@ class Publisher:
         self._gathering: dict[Log, _Gathering] = {}
         self._undurable: dict[Log, deque[tuple[int, int, Answer]]] = {}
         """For each log: what becomes durable with which offset, its first offset, and whom to tell."""
+        self.owes_others = False
+        """Whether somebody waits who may do more than send the answer: a coordinator may set a timer by it."""
 
     # One record or a few, without a batch of their own
 
@@ -138,9 +140,13 @@ class Publisher:
             for _, answer in group.answers:
                 answer(-1, error)
             return
-        waiting = self._undurable.setdefault(log, deque())
         for before, answer in group.answers:
-            waiting.append((done.next_offset, done.base_offset + before, answer))
+            self._owe(log, done.next_offset, done.base_offset + before, answer)
+
+    def _owe(self, log: Log, upto: int, first: int, answer: Answer) -> None:
+        """Tell somebody of an offset when everything below another one is durable."""
+        self.owes_others = True
+        self._undurable.setdefault(log, deque()).append((upto, first, answer))
 
     # One record or a few, with the numbers of their producer
 
@@ -211,10 +217,11 @@ class Publisher:
         if (group := self._gathering.pop(log, None)) is not None:
             self._append_gathered(log, group)
         done = self._append(log, batch, parse_header(batch), append_ms)
-        self._undurable.setdefault(log, deque()).append((done.next_offset, done.base_offset, answer))
+        self._owe(log, done.next_offset, done.base_offset, answer)
 
     def append_own_each(self, batches: Sequence[OwnBatch]) -> None:
-        """Batches that were made on this node, of many partitions. Raises what concerns all of them."""
+        """Batches that were made on this node, of many partitions; whoever is told does nothing but send it. Raises
+        what concerns all of them."""
         if self._gathering:
             self.append_gathered()  # what was published before keeps the lower offsets
         outcomes = self._store.append_each([(log, batch, header) for log, batch, header, _ in batches])
@@ -253,7 +260,7 @@ class Publisher:
         append_ms = self._clock.now_ms() if log.config.timestamp_type == "LogAppendTime" else -1
         as_they_are = codec is None and append_ms < 0 and not log.config.compacts
         if len(checked) > 1 and as_they_are and (run := self._append_checked(log, data, checked)):
-            self._undurable.setdefault(log, deque()).append((run.next_offset, run.base_offset, answer))
+            self._owe(log, run.next_offset, run.base_offset, answer)
             return append_ms
         first: Appended | None = None
         for position, header in checked:
@@ -264,7 +271,7 @@ class Publisher:
             done = self._append(log, batch, header, append_ms)
             first = first or done
         assert first is not None
-        self._undurable.setdefault(log, deque()).append((done.next_offset, first.base_offset, answer))
+        self._owe(log, done.next_offset, first.base_offset, answer)
         return append_ms
 
     def append_parcels(self, log: Log, parcels: Parcels) -> None:
@@ -342,7 +349,7 @@ class Publisher:
         if upto <= log.durable:
             answer(first, None)
         else:
-            self._undurable.setdefault(log, deque()).append((upto, first, answer))
+            self._owe(log, upto, first, answer)
 
     def _checked(self, log: Log, data: memoryview) -> list[tuple[int, BatchHeader]]:
         """Every batch in `data`, by its position: whole, true to its CRC, and one that a client may send."""
@@ -423,6 +430,8 @@ class Publisher:
                 answer(first, None)
             if not waiting:
                 self._undurable.pop(log, None)
+        if not self._undurable:
+            self.owes_others = False
 
     def abandon(self, log: Log, error: RivvenError) -> None:
         """The log is gone: nobody will hear that their records are durable."""

@@ -81,13 +81,10 @@ class Writing:
     def plain_changes(self) -> tuple[int, int]:
         return self._topics.changes, self._admission.changes
 
-    def append_plain(self, batches: Sequence[OwnBatch]) -> None:
-        """Batches made of single records, for partitions that `plain_log` gave. Raises nothing."""
-        try:
-            self._publisher.append_own_each(batches)
-        except RivvenError as error:
-            for _, _, _, answer in batches:
-                answer(-1, error)
+    @property
+    def append_plain(self) -> Callable[[Sequence[OwnBatch]], None]:
+        """Takes batches made of single records, for partitions that `plain_log` gave. Raises what concerns all."""
+        return self._publisher.append_own_each
 
     @property
     def append_parcels(self) -> Callable[[Log, Parcels], None]:

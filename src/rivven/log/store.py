@@ -547,7 +547,7 @@ class Store:
         if self._closed is not None:
             raise StoreClosed(reason=self._closed)
         try:
-            if self._later is not None:
+            if self._later:
                 self._later.pump()
             return self._journal.pump()
         except SyncFailed as error:
@@ -583,9 +583,9 @@ class Store:
     @property
     def has_chores(self) -> bool:
         """Whether `chores` would name any."""
-        spare = bool(self._policy.writes) and self._wal.needs_spare and self._chores.free(PrepareSpare)
-        wanted = self._checkpoint_wanted or self._wal.has_used
-        return spare or (wanted and self._chores.free(SyncSegments, SaveCheckpoint))
+        if (self._checkpoint_wanted or self._wal.has_used) and self._chores.free(SyncSegments, SaveCheckpoint):
+            return True
+        return bool(self._policy.writes) and self._wal.needs_spare and self._chores.free(PrepareSpare)
 
     def chores(self) -> list[Chore]:
         """What is due now, each begun and waiting to be `run` and then given to `finish`."""

@@ -53,7 +53,8 @@ class Front:
         self._stats = node.broker.stats
         self._lines = Lines(node.loop, node.shared_buffer)
         self.now_ms = node.broker.clock.now_ms
-        self.deliver = node.broker.writing.append_parcels
+        self.deliver = self._writing.append_parcels
+        self._append_plain = self._writing.append_plain
         self._express = Express(
             self, frame_bytes_max=node.settings.max_request_size, produce_newest=SERVED[PRODUCE].newest
         )
@@ -122,9 +123,10 @@ class Front:
 
     def append(self, batches: list[tuple[Log, bytearray, BatchHeader, Heard]]) -> None:
         try:
-            self._writing.append_plain(batches)
-        except OSError as error:  # as for any other request: these fail, the node goes on
-            logger.exception("%s failed", PUBLISH)
+            self._append_plain(batches)
+        except (RivvenError, OSError) as error:  # as for any other request: these fail, the node goes on
+            if isinstance(error, OSError):
+                logger.exception("%s failed", PUBLISH)
             for _, _, _, heard in batches:
                 heard(-1, error)
 
