@@ -4,7 +4,8 @@ Four producers, each with a partition of its own and five requests in flight, as
 mock broker get the very same batches in Kafka's Produce: of 16 KB, where our client and Java's start from, and of
 1 MB, where librdkafka does. Redis and NATS get as many commands in a row as make 16 KB, sent at once. Kafka and NATS
 do not sync before they answer, Redis has `appendfsync no`, we have the policy `none`: each of the four writes a file
-into the page cache. The mock broker writes nothing, checks nothing and forgets all but the last few megabytes.
+into the page cache. The mock broker writes nothing, checks nothing and forgets all but the last few megabytes; the least
+in C writes and checks, and does nothing else (`least.c`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from bench import frames, load
 from bench.contest import compare, contest, warm
 from bench.kraft import Kafka
 from bench.load import Figures, Plan, Shape
-from bench.peers import MockBroker, Nats, Peer, Redis, Rivvend, running
+from bench.peers import Least, MockBroker, Nats, Peer, Redis, Rivvend, running
 from bench.spread import Result, left_out
 
 PRODUCERS = 4
@@ -29,6 +30,7 @@ BATCH_HEAD_BYTES, RECORD_HEAD_BYTES = 61, 12
 VALUE_BYTES = {"100 B": 100, "1 KB": 1000}
 MOCK = "librdkafka's mock broker"
 KAFKA = "Apache Kafka"
+LEAST = "the least in C"
 MOCK_TARGET = 0.9
 TARGETS = {"NATS JetStream": 5.0, "Redis": 5.0, "Redis in memory only": None}
 
@@ -37,7 +39,7 @@ def run(*, quick: bool = False) -> list[Result]:
     rounds, seconds = (1, 0.3) if quick else (5, 1.2)
     in_memory = partial(Redis, appendfsync=None)
     results: list[Result] = []
-    with running(Rivvend, MockBroker, Nats, Redis, in_memory, Kafka) as (peers, missing):
+    with running(Rivvend, MockBroker, Least, Nats, Redis, in_memory, Kafka) as (peers, missing):
         warm(peers, quick=quick)
         for shown, value_bytes in VALUE_BYTES.items():
             contenders: dict[str, Callable[[], Figures]] = {}
@@ -46,7 +48,8 @@ def run(*, quick: bool = False) -> list[Result]:
             seen = contest(contenders, rounds=rounds)
             for dialect in DIALECTS:
                 for batch in BATCH_BYTES:
-                    targets: dict[str, float | None] = {f"{MOCK}, {batch}": MOCK_TARGET, f"{KAFKA}, {batch}": None}
+                    targets: dict[str, float | None] = {f"{MOCK}, {batch}": MOCK_TARGET}
+                    targets |= {f"{LEAST}, {batch}": None, f"{KAFKA}, {batch}": None}
                     targets |= TARGETS if batch == SMALL_BATCH else {}
                     bench = f"produce {shown} in batches of {batch}, {dialect} protocol, no sync"
                     results += compare(bench, seen, f"rivvend {dialect}, {batch}", targets, "records/s")

@@ -6,7 +6,7 @@ from functools import partial
 
 from bench.contest import compare, contest, small_ways, warm
 from bench.kraft import Kafka
-from bench.peers import MockBroker, Nats, Redis, Rivvend, running
+from bench.peers import Least, MockBroker, Nats, Redis, Rivvend, running
 from bench.spread import Result, left_out
 
 CLIENTS = 16
@@ -15,6 +15,7 @@ TARGETS = {
     "NATS JetStream": 2.0,
     "Apache Kafka": None,
     "librdkafka's mock broker": None,
+    "the least in C": None,
     "Redis in memory only": None,
 }
 
@@ -22,7 +23,7 @@ TARGETS = {
 def run(*, quick: bool = False) -> list[Result]:
     rounds, seconds = (1, 0.3) if quick else (5, 1.5)
     in_memory = partial(Redis, appendfsync=None)
-    with running(Rivvend, Redis, Nats, MockBroker, in_memory, Kafka) as (peers, missing):
+    with running(Rivvend, Redis, Nats, MockBroker, Least, in_memory, Kafka) as (peers, missing):
         warm(peers, quick=quick)
         for peer in peers:
             peer.reset(1)

@@ -47,15 +47,6 @@ cdef inline void point(bytes data, const uint8_t **at, int64_t *length) noexcept
 cdef class BatchBuilder:
     """One batch under construction, and after `take` the next."""
 
-    cdef bytearray made
-    cdef Py_ssize_t used
-    cdef Py_ssize_t room
-    cdef int64_t base_ms
-    cdef int64_t max_ms
-    cdef readonly Py_ssize_t count
-    cdef readonly int64_t size_bytes
-    cdef public int64_t mark
-
     def __cinit__(self):
         self.begin()
 
@@ -67,7 +58,7 @@ cdef class BatchBuilder:
         self.size_bytes = self.mark = 0
         return 0
 
-    cdef inline uint8_t *reserve(self, Py_ssize_t length) except NULL:
+    cdef uint8_t *reserve(self, Py_ssize_t length) except NULL:
         cdef Py_ssize_t room
         if self.room - self.used < length:
             room = max(ROOM_MIN, self.used + length + self.used // 2)
@@ -75,28 +66,16 @@ cdef class BatchBuilder:
             self.room = room
         return <uint8_t *>PyByteArray_AS_STRING(self.made) + self.used
 
-    cdef inline bint append(
-        self, int64_t timestamp_ms, RecordView *record, bytes headers, int64_t size_bytes
+    cdef bint put_plain(
+        self, int64_t timestamp_ms, const uint8_t *key, int64_t key_bytes, const uint8_t *value, int64_t value_bytes
     ) except -1:
-        """Write one record, of which `record` holds the fields; whether its timestamp is near enough for that."""
-        cdef Py_ssize_t headers_bytes = 0 if headers is None else PyBytes_GET_SIZE(headers)
-        cdef int64_t base_ms = self.base_ms if self.count else timestamp_ms
-        cdef uint8_t *out
-        if (base_ms < 0 and timestamp_ms > INT64_MAX + base_ms) or (base_ms > 0 and timestamp_ms < INT64_MIN + base_ms):
-            return False
-        record.timestamp_delta = timestamp_ms - base_ms
-        record.offset_delta = self.count
-        out = self.reserve(RECORD_ROOM + max(record.key_bytes, 0) + max(record.value_bytes, 0) + headers_bytes)
-        out = put_record(out, record, headers_bytes)
-        if headers_bytes:
-            memcpy(out, PyBytes_AS_STRING(headers), headers_bytes)
-            out += headers_bytes
-        self.used = out - <uint8_t *>PyByteArray_AS_STRING(self.made)
-        self.base_ms = base_ms
-        self.max_ms = max(self.max_ms, timestamp_ms) if self.count else timestamp_ms
-        self.count += 1
-        self.size_bytes += size_bytes
-        return True
+        """As `put`, for a record without headers whose fields lie elsewhere; without a key it has -1 bytes. Whether
+        its timestamp is near enough."""
+        cdef RecordView record
+        record.key, record.key_bytes = key, key_bytes
+        record.value, record.value_bytes = value, value_bytes
+        record.header_count = 0
+        return append(self, timestamp_ms, &record, None, 0)
 
     def put(self, timestamp_ms, bytes key, bytes value, headers, int64_t size_bytes):
         """Write a record whatever the mark; its place in the batch."""
@@ -109,7 +88,7 @@ cdef class BatchBuilder:
         record.header_count = len(headers)
         if record.header_count:
             written = headers_written(headers)
-        if not self.append(timestamp_ms, &record, written, size_bytes):
+        if not append(self, timestamp_ms, &record, written, size_bytes):
             delta_ms = timestamp_ms - int(self.base_ms)
             raise OverflowError(f"a timestamp {delta_ms} ms from the batch's first does not fit into 64 bits")
         return self.count - 1
@@ -122,6 +101,30 @@ cdef class BatchBuilder:
         self.begin()  # before any object is made, which could let another thread in
         PyByteArray_Resize(made, used)
         return Built(made, count, size_bytes, base_ms, max_ms)
+
+
+cdef inline bint append(
+    BatchBuilder to, int64_t timestamp_ms, RecordView *record, bytes headers, int64_t size_bytes
+) except -1:
+    """Write one record, of which `record` holds the fields; whether its timestamp is near enough for that."""
+    cdef Py_ssize_t headers_bytes = 0 if headers is None else PyBytes_GET_SIZE(headers)
+    cdef int64_t base_ms = to.base_ms if to.count else timestamp_ms
+    cdef uint8_t *out
+    if (base_ms < 0 and timestamp_ms > INT64_MAX + base_ms) or (base_ms > 0 and timestamp_ms < INT64_MIN + base_ms):
+        return False
+    record.timestamp_delta = timestamp_ms - base_ms
+    record.offset_delta = to.count
+    out = to.reserve(RECORD_ROOM + max(record.key_bytes, 0) + max(record.value_bytes, 0) + headers_bytes)
+    out = put_record(out, record, headers_bytes)
+    if headers_bytes:
+        memcpy(out, PyBytes_AS_STRING(headers), headers_bytes)
+        out += headers_bytes
+    to.used = out - <uint8_t *>PyByteArray_AS_STRING(to.made)
+    to.base_ms = base_ms
+    to.max_ms = max(to.max_ms, timestamp_ms) if to.count else timestamp_ms
+    to.count += 1
+    to.size_bytes += size_bytes
+    return True
 
 
 cdef bytes headers_written(headers):
@@ -182,4 +185,4 @@ cdef class Sorter:
         if builder is None or builder.size_bytes + size_bytes >= builder.mark:
             return False
         record.header_count = 0
-        return builder.append(now_ns // 1_000_000, &record, None, size_bytes)
+        return append(builder, now_ns // 1_000_000, &record, None, size_bytes)

@@ -15,9 +15,12 @@ Invariant: what was taken is answered once, in order on its line, unless the lin
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.list cimport PyList_GET_SIZE
+from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
+from rivven.record._native_builder cimport BatchBuilder
 from rivven.server._lines cimport SHORT_BYTES_MAX, Line, Taker
 from rivven.server._parcels cimport (
     HEAD_BYTES,
@@ -34,7 +37,7 @@ from rivven.server._parcels cimport (
     written,
 )
 
-from rivven.record import BatchBuilder, complete_plain
+from rivven.record import complete_plain
 
 cdef enum:
     LENGTH_BYTES = 4
@@ -56,7 +59,8 @@ assert LENGTH_BYTES + HEAD_BYTES + 1 + 10 + 5 <= SHORT_BYTES_MAX, "a reply fits 
 cdef class Lot:
     """A partition, and what came for it in this turn: single records, or parcels."""
 
-    cdef object log, builder
+    cdef object log
+    cdef BatchBuilder builder
     cdef int64_t bytes_max, records_max, size_bytes
     cdef Waiters waiters
     cdef Run run
@@ -126,14 +130,19 @@ cdef class Run:
         return 0
 
 
+cdef struct Asked:
+    uint64_t number
+    uint32_t correlation_id
+
+
 cdef class Waiters:
     """Who wants to hear what became of a batch, record by record. Called once, with its first offset or an error."""
 
     cdef Express express
     cdef uint32_t partition
     cdef list lines
-    cdef list numbers
-    cdef list correlation_ids
+    cdef Asked *asked
+    cdef Py_ssize_t room
     cdef list begun
     cdef int64_t request_bytes
     cdef int64_t latest_us
@@ -142,17 +151,25 @@ cdef class Waiters:
         self.express = express
         self.partition = partition
         self.lines = []
-        self.numbers = []
-        self.correlation_ids = []
         self.begun = []
 
+    def __dealloc__(self):
+        PyMem_Free(self.asked)
+
     cdef int add(self, Line line, uint32_t correlation_id, int64_t begun_us, Py_ssize_t request_bytes) except -1:
+        cdef Py_ssize_t count = PyList_GET_SIZE(self.lines)
+        cdef void *asked
         if begun_us != self.latest_us:
             self.latest_us = begun_us
-            self.begun.append((begun_us, len(self.lines)))
+            self.begun.append((begun_us, count))
+        if count == self.room:
+            asked = PyMem_Realloc(self.asked, (2 * count + 16) * sizeof(Asked))
+            if asked == NULL:
+                raise MemoryError
+            self.asked, self.room = <Asked *>asked, 2 * count + 16
+        self.asked[count].number = line.expect()
+        self.asked[count].correlation_id = correlation_id
         self.lines.append(line)
-        self.numbers.append(line.expect())
-        self.correlation_ids.append(correlation_id)
         self.request_bytes += request_bytes
         return 0
 
@@ -166,12 +183,14 @@ cdef class Waiters:
             express.failed(count)
             for index in range(count):
                 line = self.lines[index]
-                line.replied_with(self.numbers[index], express.refuse(self.correlation_ids[index], error))
+                line.replied_with(
+                    self.asked[index].number, express.refuse(self.asked[index].correlation_id, error)
+                )
         else:
             offset = first
             for index in range(count):
                 line = self.lines[index]
-                reply(line, self.numbers[index], self.correlation_ids[index], offset, self.partition)
+                reply(line, self.asked[index].number, self.asked[index].correlation_id, offset, self.partition)
                 offset += 1
         for begun_us, first in reversed(self.begun):
             express.count_answered(PUBLISH_FORM, begun_us, count - <Py_ssize_t>first)
@@ -419,13 +438,8 @@ cdef class Express(Taker):
             return False
         lot = target.lot
         self.make_room(lot, partition, size_bytes)
-        lot.builder.put(
-            self.stamp_ms,
-            None if key == NULL else PyBytes_FromStringAndSize(<const char *>key, key_bytes),
-            PyBytes_FromStringAndSize(<const char *>at, value_bytes),
-            (),
-            0,
-        )
+        if not lot.builder.put_plain(self.stamp_ms, key, -1 if key == NULL else <int64_t>key_bytes, at, value_bytes):
+            raise OverflowError("a clock that goes back by a lifetime")
         lot.waiters.add(line, load32(frame + 1), line.lines.turn_us, frame_bytes)
         self.inflight_bytes += frame_bytes
         return True
@@ -467,7 +481,7 @@ cdef class Express(Taker):
         if lot is None:
             lot = self.lots[plain[0]] = Lot.__new__(Lot)
             lot.log, lot.bytes_max, lot.records_max = plain
-            lot.builder = BatchBuilder()
+            lot.builder = BatchBuilder.__new__(BatchBuilder)
         target = Target.__new__(Target)
         target.topic, target.partition, target.by_id, target.lot = topic, partition, by_id, lot
         return target
