@@ -4,8 +4,8 @@ Four producers, each with a partition of its own and five requests in flight, as
 mock broker get the very same batches in Kafka's Produce: of 16 KB, where our client and Java's start from, and of
 1 MB, where librdkafka does. Redis and NATS get as many commands in a row as make 16 KB, sent at once. Kafka and NATS
 do not sync before they answer, Redis has `appendfsync no`, we have the policy `none`: each of the four writes a file
-into the page cache. The mock broker writes nothing, checks nothing and forgets all but the last few megabytes; the least
-in C writes and checks, and does nothing else (`least.c`).
+into the page cache. The mock broker writes nothing, checks nothing and forgets all but the last few megabytes; the
+least in C writes and checks, and does nothing else (`least.c`).
 """
 
 from __future__ import annotations
