@@ -9,8 +9,10 @@ import pytest
 from building import LATER_BYTES, batch_of, finish_chores, new_world, values_of
 
 from rivven.errors import DiskFull, SyncFailed
+from rivven.record import encode
 
 LARGE = bytes(LATER_BYTES)
+HUGE = bytes(8000)
 ROOMY = {"segment.bytes": "100000"}
 
 
@@ -21,10 +23,14 @@ def paused(**options):
     return world
 
 
+def ends_of(batches):
+    return list(accumulate(map(len, batches)))
+
+
 def put_run(world, *values: bytes):
     batches = [batch_of(value) for value in values]
-    ends = list(accumulate(map(len, batches)))
-    return world.store.append_run(world.log(), bytearray().join(batches), ends, len(batches), numbered=False)
+    run = bytearray().join(batches)
+    return world.store.append_run(world.log(), run, ends_of(batches), len(batches), numbered=False)
 
 
 def test_what_is_large_has_its_offsets_at_once_and_is_shown_when_it_is_written():
@@ -85,6 +91,80 @@ def test_what_looks_at_the_whole_file_waits_until_it_is_whole(act):
     act(world)
     assert not world.log().unwritten
     assert values_of(world.log()) in ([LARGE, b"b", b"c"], [LARGE])
+
+
+def test_a_time_behind_what_is_written_is_not_found_yet():
+    world = new_world(policy="none", configs=ROOMY | {"index.interval.bytes": "200"})
+    world.disk.auto_complete = False
+    world.put(encode([(1, None, b"first", ())]))
+    later = [encode([(100 + number, None, LARGE, ())]) for number in range(5)]
+    world.store.append_run(world.log(), bytearray().join(later), ends_of(later), 5, numbered=False)
+    world.store.pump()
+    assert world.log().offset_for_timestamp(104) is None
+    assert world.log().newest() == (0, 1)
+    world.disk.step()
+    world.store.pump()
+    assert world.log().offset_for_timestamp(104) == (5, 104)
+    assert world.log().newest() == (5, 104)
+
+
+def test_a_refused_write_gives_back_the_room_that_was_set_aside():
+    world = new_world(policy="none", configs=ROOMY)
+    put_run(world, LARGE)
+    world.store.flush()
+    held_bytes = world.log().active.held_bytes
+    assert held_bytes > world.log().active.end_bytes
+    world.disk.fail("write", ENOSPC, path_contains=".log")
+    with pytest.raises(DiskFull):
+        world.put(batch_of(b"refused"))
+    assert world.log().active.held_bytes == 0
+
+
+def stuck():
+    """A store with a topic whose last append finds no room, for as long as nobody makes some."""
+    world = new_world(policy="none", configs=ROOMY, capacity_bytes=200_000)
+    world.store.create_topic("old", 1, ROOMY)
+    for _ in range(3):
+        world.put(batch_of(bytes(1000)), topic="old")
+    world.store.log("old", 0).roll()
+    world.store.delete_before(world.store.log("old", 0), 1)  # there is a write-ahead file from here on
+    world.store.checkpoint()
+    put_run(world, HUGE)
+    world.disk.capacity_bytes -= world.disk.free_bytes() - len(HUGE) + 1000
+    world.store.pump()
+    while world.store.due_us() is None:
+        world.store.pump()
+    return world
+
+
+def test_while_one_topic_lacks_room_others_can_make_it():
+    for free in (
+        lambda store: store.delete_topic("old"),
+        lambda store: store.delete_before(store.log("old", 0), 3),
+    ):
+        world = stuck()
+        free(world.store)
+        world.clock.advance(ms=1000)
+        while world.store.waiting:
+            world.store.pump()
+        assert values_of(world.log()) == [HUGE]
+
+
+def test_a_topic_that_lacks_room_can_be_deleted():
+    world = stuck()
+    world.store.delete_topic("t")
+    assert world.store.waiting == 0
+    world.store.flush()
+
+
+def test_a_store_that_lacks_room_closes_without_a_clean_mark():
+    world = stuck()
+    world.store.close()
+    world.disk.capacity_bytes = None
+    world.open()
+    assert not world.store.recovery.clean
+    assert world.store.recovery.intact
+    assert values_of(world.log()) == []
 
 
 @pytest.mark.parametrize("end", ["kill", "crash"])

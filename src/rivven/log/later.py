@@ -13,7 +13,7 @@ Invariant: the writes of a log are done in the order of its offsets.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from rivven.errors import DiskFull, SyncFailed
@@ -71,6 +71,18 @@ class Later:
         if self._waiting and not self._under_way:
             self._under_way, self._waiting = self._waiting, []
             self._submit()
+
+    def forget(self, logs: Collection[Log]) -> None:
+        """What is to be written for these need not be: they are about to go. Waits for what is under way."""
+        while self._under_way and self._retry_us is None:
+            if completion := self._committer.wait(WAIT_MS):
+                self._completed(completion)
+        for write in (*self._under_way, *self._waiting):
+            write.log.unwritten -= write.log in logs
+        self._waiting = [write for write in self._waiting if write.log not in logs]
+        self._under_way = [write for write in self._under_way if write.log not in logs]
+        if not self._under_way:
+            self._retry_us = None
 
     def settle(self) -> None:
         """Wait until everything is written. `DiskFull` if there is no room, for now."""

@@ -254,6 +254,7 @@ class Log:
 
     @staticmethod
     def _refused(error: OSError, segment: Segment, batch_bytes: int) -> Exception:
+        segment.reserved_bytes = segment.held_bytes = 0  # what was set aside went with what was cut off
         return DiskFull(wanted_bytes=batch_bytes, path=segment.path) if error.errno in NO_ROOM else error
 
     def roll(self, base_offset: int | None = None) -> Segment:
@@ -502,7 +503,7 @@ class Log:
     def offset_for_timestamp(self, timestamp_ms: int) -> tuple[Offset, int] | None:
         """The first visible record at or after `timestamp_ms`: its offset and its timestamp."""
         for segment in list(self._segments):
-            offset = self.opened(segment).offset_for_timestamp(timestamp_ms)
+            offset = self.opened(segment).offset_for_timestamp(timestamp_ms, self.high_watermark)
             while offset is not None and (batch := self.read(max(offset, self.start), bytes_max=1)):
                 for record in decode(batch):
                     if record.timestamp_ms >= timestamp_ms and record.offset >= self.start:

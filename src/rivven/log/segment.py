@@ -441,12 +441,15 @@ class Segment(Tail):
             partition=self._partition, first=offset, last=last, path=self.path, position=position, reason=reason
         )
 
-    def offset_for_timestamp(self, timestamp_ms: int) -> int | None:
-        """The base offset of the first batch that holds a record at or after `timestamp_ms`."""
+    def offset_for_timestamp(self, timestamp_ms: int, upto: int) -> int | None:
+        """The base offset of the first batch that holds a record at or after `timestamp_ms`. What begins at `upto` or
+        behind it may be without its bytes yet, and is not looked at."""
         file = self._require_file()
         if self.max_timestamp_ms < timestamp_ms:
             return None
         entry = self._times.below(timestamp_ms)
+        if entry is not None and self.base_offset + entry[1] >= upto:
+            return None
         start = self.position_of(self.base_offset + entry[1]) if entry is not None else 0
         if start is None:
             return None

@@ -345,15 +345,18 @@ class Store:
         """Waits for the disk: when it returns the files are gone, and no crash brings them back."""
         self._require_open()
         topic = self.topic(name)
-        self.flush()  # what is queued for it would only be ignored at a replay, but its files must not be in use
+        self._flush_journal()  # a replay would ignore what is queued for it, but its files must not be in use
         del self._topics[name]
         try:
             self._save_topics(deleting=topic)
         except BaseException:
             self._topics[name], self._by_id = topic, None
             raise
-        for partition in topic.each():
-            self._logs.pop(partition).deleted = True
+        logs = {self._logs.pop(partition) for partition in topic.each()}
+        for log in logs:
+            log.deleted = True
+        if self._later is not None:
+            self._later.forget(logs)
         try:
             topic_files.finish_deleting(self._disk, topic)
         except OSError as error:
@@ -497,7 +500,7 @@ class Store:
         now_ms = self._clock.now_ms() if now_ms is None else now_ms
         starts: list[tuple[Log, Kind, int]] = []
         for log in self.logs:
-            if seals_for_retention(log, now_ms):
+            if not log.unwritten and seals_for_retention(log, now_ms):
                 log.roll()
             if (start := start_after_retention(log, now_ms)) > log.start:
                 starts.append((log, Kind.START, start))
@@ -512,12 +515,13 @@ class Store:
         return sum(log.facts.expire_producers() for log in self.logs)
 
     def _note_and_flush(self, notes: list[tuple[Log, Kind, int]]) -> None:
-        """Put facts about logs into the write-ahead log, behind everything queued, and wait for the sync."""
-        self.flush()
+        """Put facts about logs into the write-ahead log, behind everything queued, and wait for the sync. They are of
+        what is written, so that nothing waits for `later`: it may be for them that there will be room."""
+        self._flush_journal()
         for log, kind, offset in notes:
             self._journal.queue(log, kind, OFFSET.pack(offset), log.durable)
         try:
-            self.flush(sync=True)
+            self._flush_journal(sync=True)
         except (DiskFull, Overloaded):
             self._journal.withdraw()  # the caller is told that it did not happen: so it must not happen later
             raise
@@ -557,6 +561,9 @@ class Store:
         """Wait until everything queued is done; with `sync` also onto the medium, whatever the policy says."""
         self._require_open()
         self.settle()
+        self._flush_journal(sync=sync)
+
+    def _flush_journal(self, *, sync: bool = False) -> None:
         try:
             self._journal.flush(sync=sync)
         except SyncFailed as error:
@@ -742,13 +749,11 @@ class Store:
         Chores that were begun are over: none of them may run, or be finished, from here on."""
         if self._closed is None:
             self._take_back_checkpoint()
-            self.flush()
             try:
+                self.flush()
                 self._checkpoint_now(clean=True)
             except DiskFull as error:
-                logger.warning(
-                    "%s; everything is in the write-ahead log, and the next start takes it from there", error
-                )
+                logger.warning("%s; what was acknowledged is there, and the next start looks through it", error)
         self.abandon("closed")
 
     def _take_back_checkpoint(self) -> None:

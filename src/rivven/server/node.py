@@ -365,6 +365,7 @@ class Node:
     async def _chores_forever(self) -> None:
         while True:
             chores = self.store.chores()
+            self.want_turn()  # to begin one may have waited for writes, and whoever sent them waits for an answer
             while chores:
                 await self._perform(chores.pop(0))  # and let go of it: a chore holds files open
             self._chores_wanted.clear()
@@ -406,7 +407,10 @@ class Node:
                 expiry_due_s += expiry_s
                 self.store.expire_producers()
             try:
-                self.store.retain()
+                try:
+                    self.store.retain()
+                finally:
+                    self.want_turn()  # as for chores
                 for log in self.store.logs:
                     if (chore := self.store.begin_cleaning(log)) is not None:
                         await self._perform(chore)
