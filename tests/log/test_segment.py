@@ -94,7 +94,7 @@ def test_looking_up_an_offset_equals_a_linear_search(shape, step, interval_bytes
 def test_looking_up_a_time_equals_a_linear_search(shape, timestamp_ms, interval_bytes):
     _, segment, batches = filled(shape, interval_bytes)
     expected = next((h.base_offset for h in map(parse_header, batches) if h.max_timestamp_ms >= timestamp_ms), None)
-    assert segment.offset_for_timestamp(timestamp_ms) == expected
+    assert segment.offset_for_timestamp(timestamp_ms, segment.next_offset) == expected
 
 
 @given(shapes, st.integers(0, 100), st.integers(1, 2000))
