@@ -19,7 +19,7 @@ from urllib.request import urlopen
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 
 from rivven.client import blocking
@@ -27,7 +27,7 @@ from rivven.connect import ArrowSource, Secret, Settings, setting
 from rivven.connect.bridge import stream_of
 from rivven.connect.config import ConnectConfig, loads
 from rivven.connect.plan import make_plan
-from rivven.connect.run import Launched, Runner, Work, may_pass, why
+from rivven.connect.run import Launched, Runner, Work, broker_was_away, may_pass, why
 from rivven.connect.scaffold import STARTER
 from rivven.connect.state import StateDirectory
 
@@ -500,3 +500,13 @@ def test_the_reason_is_found_in_what_spark_says(text: str, reason: str, again: b
     error = PySparkException(text)
     assert why(error)[: len(reason)] == reason
     assert may_pass(error) is again
+
+
+def test_a_broker_that_is_away_while_spark_plans_is_no_mistake_of_the_file(spark: SparkSession) -> None:
+    reader = spark.read.format("rivven").option("subscribe", "orders")
+    with pytest.raises(AnalysisException) as away:
+        reader.option("servers", "127.0.0.1:1").load().collect()
+    assert broker_was_away(away.value)
+    with pytest.raises(AnalysisException) as mistaken:
+        reader.option("servers", "127.0.0.1:1").option("startingOffsets", "sometime").load().collect()
+    assert not broker_was_away(mistaken.value)

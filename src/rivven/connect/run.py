@@ -173,7 +173,10 @@ class Runner:
         try:
             query = self._build(work)
         except (CannotRun, NoSuchColumn, ValueError, AnalysisException, ParseException) as error:
-            self._fail(work, why(error))
+            if broker_was_away(error):
+                self._failed(work, error)
+            else:
+                self._fail(work, why(error))
             return
         except (RivvenError, PySparkException, OSError) as error:
             self._failed(work, error)
@@ -463,6 +466,7 @@ HOPELESS = (
     "webhook.Rejected",
 )
 """What no restart mends."""
+AWAY = ("ConnectionException: ", "TimeoutException: ", "TryAgain: ", "Overloaded: ")
 
 
 def why(error: BaseException) -> str:
@@ -483,6 +487,12 @@ def why(error: BaseException) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith(("===", "\tat "))]
     first = next((line for line in lines if not NOISE.match(line)), type(error).__name__)
     return first if len(first) <= 500 else first[:497] + "..."
+
+
+def broker_was_away(error: Exception) -> bool:
+    """Whether a broker did not answer. Where Spark plans a read it calls that an error of analysis, like a column that
+    does not exist."""
+    return why(error).startswith(AWAY)
 
 
 def may_pass(error: Exception) -> bool:
