@@ -490,8 +490,8 @@ def why(error: BaseException) -> str:
 
 
 def broker_was_away(error: Exception) -> bool:
-    """Whether a broker did not answer. Where Spark plans a read it calls that an error of analysis, like a column that
-    does not exist."""
+    """Whether a broker did not answer. Where Spark plans a read it calls that an error of analysis, like a column
+    that does not exist."""
     return why(error).startswith(AWAY)
 
 
