@@ -493,6 +493,12 @@ Identifier: shop [id = 1]"""
             "the record at offset 1 is bad",
             False,
         ),
+        (
+            PYTHON.replace("ConfigException", "ConnectionException")
+            + "\n\nLogical Plan:\nProject [raise_error(concat(RIVVEN_UNREADABLE: a record cannot, __corrupt))]",
+            "ConnectionException: there is no option 'x'",
+            True,
+        ),
         ("", "PySparkException", True),
     ],
 )

@@ -466,6 +466,8 @@ HOPELESS = (
     "webhook.Rejected",
 )
 """What no restart mends."""
+PLAN = "=== Streaming Query ==="
+"""What follows is the query's plan, and of what went wrong it says nothing, though it may have the words for it."""
 AWAY = ("ConnectionException: ", "TimeoutException: ", "TryAgain: ", "Overloaded: ")
 
 
@@ -497,5 +499,5 @@ def broker_was_away(error: Exception) -> bool:
 
 def may_pass(error: Exception) -> bool:
     """Whether the same may work later."""
-    text = str(error)
+    text = str(error).partition(PLAN)[0]
     return not any(mark in text for mark in HOPELESS)
