@@ -100,10 +100,7 @@ class PureTail:
             self._write_run(data)
         at = 0
         for end in ends:
-            delta, newest_ms = (
-                int(DELTA.unpack_from(data, at + DELTA_AT)[0]),
-                int(NEWEST.unpack_from(data, at + NEWEST_AT)[0]),
-            )
+            (delta,), (newest_ms,) = DELTA.unpack_from(data, at + DELTA_AT), NEWEST.unpack_from(data, at + NEWEST_AT)
             self.took(position + at, end - at, self.next_offset, delta, newest_ms)
             at = end
         return position
