@@ -299,9 +299,9 @@ class Publisher:
             if compressed and config.compression_type != "producer":
                 return None
             return self._append_run(log, data, ends, records, numbered=False)
-        headers = self._numbered_run(log, data, ends)
-        records = sum(header[6] + 1 for header in headers or ())
-        return None if headers is None else self._append_run(log, data, ends, records, numbered=True)
+        if (headers := self._numbered_run(log, data, ends)) is None:
+            return None
+        return self._append_run(log, data, ends, sum(header[6] + 1 for header in headers), numbered=True)
 
     def _numbered_run(self, log: Log, data: bytearray | memoryview, ends: list[int]) -> list[BatchHeader] | None:
         """The headers of parcels, some numbered by their producers, of which none was sent before; None if one needs

@@ -356,7 +356,10 @@ class Store:
         for log in logs:
             log.deleted = True
         if self._later is not None:
-            self._later.forget(logs)
+            try:
+                self._later.forget(logs)
+            except SyncFailed as error:
+                self._end(error, topic_files.topic_directory(name))
         try:
             topic_files.finish_deleting(self._disk, topic)
         except OSError as error:
