@@ -152,7 +152,7 @@ def test_clients_of_four_kinds_share_one_group(peers: Peers, daemon: Daemon, ser
     ledger.passed("mixed group", clients=names)
 
 
-# Java's client gives up on the commit of its close if its epoch moves at that moment, and says so: no fault of a broker
+# Java's client gives up on the commit of its close if its epoch moves at that moment, and says so
 @pytest.mark.flaky(reruns=2, only_rerun="stale member epoch")
 @pytest.mark.parametrize(
     ("name", "kind"),
