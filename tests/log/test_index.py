@@ -30,7 +30,7 @@ def save(index: Index, disk: SimDisk, path: str = "a.idx") -> None:
 
 
 def entries_of(index: Index) -> list[tuple[int, int]]:
-    return list(zip(index._keys, index._values, strict=True))
+    return list(zip(index.keys, index.values, strict=True))
 
 
 @given(rising, st.integers(0, 200))

@@ -53,16 +53,16 @@ def ends_of(*batches):
 
 def tail_at(twin, base_offset=0, interval_bytes=4096):
     class Indexed(twin):
-        entries: list[tuple[int, int]]
-
-        def index(self, relative_offset, position):
-            self.entries.append((relative_offset, position))
+        @property
+        def entries(self):
+            keys, positions, newest, offsets = self.columns
+            assert keys == offsets
+            return list(zip(keys, positions, newest, strict=True))
 
         def reserve(self, upto):
             self.reserved_bytes = upto + 1000
 
     tail = Indexed(base_offset, interval_bytes)
-    tail.entries = []
     tail.file = Room()
     return tail
 

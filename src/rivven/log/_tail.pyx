@@ -1,7 +1,10 @@
 """The native twin of `tail.py`; the words are there."""
 
+from cpython.array cimport array, resize_smart
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport UINT32_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+
+from array import array
 
 from rivven.limits import OFFSET_DELTA_MAX
 
@@ -23,17 +26,26 @@ cdef inline uint32_t load32(const uint8_t *at) noexcept nogil:
     return <uint32_t>at[0] << 24 | <uint32_t>at[1] << 16 | <uint32_t>at[2] << 8 | at[3]
 
 
+cdef inline int append32(array column, uint32_t value) except -1:
+    cdef Py_ssize_t count = len(column)
+    resize_smart(column, count + 1)
+    column.data.as_uints[count] = value
+    return 0
+
+
 cdef class Tail:
     cdef public object file
     cdef public int64_t base_offset, interval_bytes, unindexed_bytes, reserved_bytes
     cdef public int64_t end_bytes, next_offset, max_timestamp_ms, first_append_ms
     cdef public bint dirty
+    cdef public tuple columns
 
     def __init__(self, int64_t base_offset, int64_t interval_bytes):
         self.base_offset = base_offset
         self.interval_bytes = interval_bytes
         self.dirty = False
         self.first_append_ms = -1
+        self.columns = array("I"), array("I"), array("q"), array("I")
         self.reset()
 
     cpdef reset(self):
@@ -45,9 +57,6 @@ cdef class Tail:
         self.max_timestamp_ms = -1
 
     def reserve(self, int64_t upto):
-        raise NotImplementedError
-
-    def index(self, int64_t relative_offset, int64_t position):
         raise NotImplementedError
 
     def takes(
@@ -155,6 +164,18 @@ cdef class Tail:
         self.dirty = True
         return self.end_bytes
 
+    cdef int _index(self, int64_t relative_offset, int64_t position) except -1:
+        cdef array keys, positions, newest, offsets
+        keys, positions, newest, offsets = self.columns
+        if not (0 <= relative_offset <= UINT32_MAX and 0 <= position <= UINT32_MAX):
+            raise OverflowError("a segment has at most 4 GiB")
+        append32(keys, <uint32_t>relative_offset)
+        append32(positions, <uint32_t>position)
+        resize_smart(newest, len(newest) + 1)
+        newest.data.as_longlongs[len(newest) - 1] = self.max_timestamp_ms
+        append32(offsets, <uint32_t>relative_offset)
+        return 0
+
     cdef int _took(
         self,
         int64_t position,
@@ -164,7 +185,7 @@ cdef class Tail:
         int64_t newest_ms,
     ) except -1:
         if self.unindexed_bytes >= self.interval_bytes:
-            self.index(base_offset - self.base_offset, position)
+            self._index(base_offset - self.base_offset, position)
             self.unindexed_bytes = 0
         self.unindexed_bytes += batch_bytes
         self.end_bytes = position + batch_bytes

@@ -73,45 +73,46 @@ class Flush:
 
 
 class Index:
-    __slots__ = ("_cuts", "_kept", "_kept_bytes", "_keys", "_kind", "_values")
+    __slots__ = ("_cuts", "_kept", "_kept_bytes", "_kind", "keys", "values")
 
     def __init__(self, kind: Kind) -> None:
         self._kind = kind
-        self._keys = array(kind.key_code)
-        self._values = array("I")
+        self.keys = array(kind.key_code)
+        self.values = array("I")
+        """The columns. `tail` appends to them without asking."""
         self._kept = 0
         self._kept_bytes = 0
         self._cuts = 0
 
     def __len__(self) -> int:
-        return len(self._keys)
+        return len(self.keys)
 
     def add(self, key: int, value: int) -> None:
-        self._keys.append(key)
-        self._values.append(value)
+        self.keys.append(key)
+        self.values.append(value)
 
     def last(self) -> tuple[int, int] | None:
-        return (self._keys[-1], self._values[-1]) if self._keys else None
+        return (self.keys[-1], self.values[-1]) if self.keys else None
 
     def at_or_below(self, key: int) -> tuple[int, int] | None:
         """The last entry whose key is at most `key`."""
-        place = bisect_right(self._keys, key) - 1
-        return (self._keys[place], self._values[place]) if place >= 0 else None
+        place = bisect_right(self.keys, key) - 1
+        return (self.keys[place], self.values[place]) if place >= 0 else None
 
     def below(self, key: int) -> tuple[int, int] | None:
         """The last entry whose key is less than `key`."""
-        place = bisect_left(self._keys, key) - 1
-        return (self._keys[place], self._values[place]) if place >= 0 else None
+        place = bisect_left(self.keys, key) - 1
+        return (self.keys[place], self.values[place]) if place >= 0 else None
 
     def above(self, key: int) -> tuple[int, int] | None:
         """The first entry whose key is more than `key`."""
-        place = bisect_right(self._keys, key)
-        return (self._keys[place], self._values[place]) if place < len(self._keys) else None
+        place = bisect_right(self.keys, key)
+        return (self.keys[place], self.values[place]) if place < len(self.keys) else None
 
     def cut(self, value_max: int) -> None:
         """Forget the entries whose value is above `value_max`."""
-        place = bisect_right(self._values, value_max)
-        del self._keys[place:], self._values[place:]
+        place = bisect_right(self.values, value_max)
+        del self.keys[place:], self.values[place:]
         if place < self._kept:
             self._kept = self._kept_bytes = 0  # the next flush writes the file anew
         self._cuts += 1
@@ -120,12 +121,12 @@ class Index:
 
     def flush(self, path: str) -> Flush:
         """What the file at `path` still lacks, as a job that may run on any thread."""
-        count = len(self._keys) - self._kept
+        count = len(self.keys) - self._kept
         if count == 0:
             return Flush(self, path, b"", self._kept_bytes, self._kept, self._cuts)
-        payload = _little(self._keys[self._kept :]) + _little(self._values[self._kept :])
+        payload = _little(self.keys[self._kept :]) + _little(self.values[self._kept :])
         block = BLOCK.pack(self._kind.magic, count, crc32c(payload), 0) + payload
-        return Flush(self, path, block, self._kept_bytes, len(self._keys), self._cuts)
+        return Flush(self, path, block, self._kept_bytes, len(self.keys), self._cuts)
 
     def _flushed(self, flush: Flush) -> None:
         if flush.cuts == self._cuts:  # else the file no longer matches, and the next flush writes it anew
@@ -143,7 +144,7 @@ class Index:
         return index, index._parse(data)
 
     def _parse(self, data: bytes) -> str | None:
-        entry_bytes = self._keys.itemsize + 4
+        entry_bytes = self.keys.itemsize + 4
         position = 0
         while position < len(data):
             if position + BLOCK.size > len(data):
@@ -158,20 +159,20 @@ class Index:
             payload = data[start:end]
             if crc32c(payload) != crc:
                 return "checksum mismatch"
-            keys_bytes = count * self._keys.itemsize
+            keys_bytes = count * self.keys.itemsize
             keys = _from_little(self._kind.key_code, payload[:keys_bytes])
             values = _from_little("I", payload[keys_bytes:])
             if not self._follows(keys, values):
                 return "not in order"
-            self._keys.extend(keys)
-            self._values.extend(values)
+            self.keys.extend(keys)
+            self.values.extend(values)
             position = end
-            self._kept = len(self._keys)
+            self._kept = len(self.keys)
             self._kept_bytes = position
         return None
 
     def _follows(self, keys: array[int], values: array[int]) -> bool:
-        if self._keys and (keys[0] < self._keys[-1] or values[0] <= self._values[-1]):
+        if self.keys and (keys[0] < self.keys[-1] or values[0] <= self.values[-1]):
             return False
         # Sorting what is sorted already is one pass in C; a set finds repeats.
         if list(keys) != sorted(keys) or list(values) != sorted(set(values)):

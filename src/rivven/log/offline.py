@@ -361,7 +361,7 @@ class IndexContent:
 
 def read_index(disk: Disk, path: str, kind: Kind) -> IndexContent:
     index, fault = Index.load(disk, path, kind)
-    return IndexContent(index._keys, index._values, fault, index._kept_bytes)
+    return IndexContent(index.keys, index.values, fault, index._kept_bytes)
 
 
 def offset_index(disk: Disk, segment: SegmentFiles) -> IndexContent:

@@ -82,8 +82,11 @@ class Segment(Tail):
         self.reset()
         self.held_bytes = 0
         """Up to here the file system has set room aside."""
-        self._offsets = Index(OFFSETS)
-        self._times = Index(TIMES)
+        self._use(Index(OFFSETS), Index(TIMES))
+
+    def _use(self, offsets: Index, times: Index) -> None:
+        self._offsets, self._times = offsets, times
+        self.columns = offsets.keys, offsets.values, times.keys, times.values
 
     # Opening
 
@@ -107,8 +110,9 @@ class Segment(Tail):
             self._rebuild(length_bytes, problem, dense=dense)
 
     def _load_indexes(self) -> str | None:
-        self._offsets, offsets_bad = Index.load(self._disk, self.side(".idx"), OFFSETS)
-        self._times, times_bad = Index.load(self._disk, self.side(".tidx"), TIMES)
+        offsets, offsets_bad = Index.load(self._disk, self.side(".idx"), OFFSETS)
+        times, times_bad = Index.load(self._disk, self.side(".tidx"), TIMES)
+        self._use(offsets, times)
         return offsets_bad or times_bad
 
     def recover(self, trusted_offset: int, until: int | None = None, *, dense: bool = False) -> Recovered:
@@ -127,7 +131,7 @@ class Segment(Tail):
         self._offsets.cut(keep[1] if keep is not None else -1)
         if (mismatch := self._resume(keep[1] if keep is not None else 0)) is not None:
             problem = problem or mismatch
-            self._offsets, self._times = Index(OFFSETS), Index(TIMES)
+            self._use(Index(OFFSETS), Index(TIMES))
             self._resume(0)
         while True:
             bad = self._check(length_bytes, outcome, until, dense=dense)
@@ -273,10 +277,6 @@ class Segment(Tail):
             if self._require_file().reserve(self.reserved_bytes - self.end_bytes, self.end_bytes):
                 self.held_bytes = self.reserved_bytes
         return upto <= self.held_bytes
-
-    def index(self, relative_offset: int, position: int) -> None:
-        self._offsets.add(relative_offset, position)
-        self._times.add(self.max_timestamp_ms, relative_offset)
 
     def note(self, header: BatchHeader, position: int) -> None:
         """Take a batch that stands at `position` into the account."""

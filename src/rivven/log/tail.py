@@ -7,6 +7,7 @@ Invariant: bytes [0, end_bytes) are accounted for; a write that the disk refuses
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -14,6 +15,8 @@ from typing import TYPE_CHECKING
 from rivven.limits import OFFSET_DELTA_MAX
 from rivven.ports import Buffer, File
 from rivven.record import NATIVE, PREFIX_BYTES
+
+Columns = tuple["array[int]", "array[int]", "array[int]", "array[int]"]
 
 NO_TIMESTAMP = -1
 PLACE = struct.Struct(">qii")
@@ -26,6 +29,7 @@ NEWEST, NEWEST_AT = struct.Struct(">q"), 35
 class PureTail:
     __slots__ = (
         "base_offset",
+        "columns",
         "dirty",
         "end_bytes",
         "file",
@@ -44,6 +48,8 @@ class PureTail:
         """Whether the file holds bytes that no sync has covered."""
         self.first_append_ms = -1
         """When this process first appended to it; -1 if it has not yet."""
+        self.columns: Columns = array("I"), array("I"), array("q"), array("I")
+        """Of the offset index and of the time index: keys and values of each. Where a batch begins is noted there."""
         self.reset()
 
     def reset(self) -> None:
@@ -57,10 +63,6 @@ class PureTail:
 
     def reserve(self, upto: int) -> None:
         """The next write will reach that far, and nothing is reserved for it; for whoever knows how files grow."""
-        raise NotImplementedError
-
-    def index(self, relative_offset: int, position: int) -> None:
-        """Note where a batch begins; for whoever keeps the indexes."""
         raise NotImplementedError
 
     def takes(self, batch_bytes: int, last_offset: int, now_ms: int, segment_bytes: int, segment_ms: int) -> bool:
@@ -137,7 +139,11 @@ class PureTail:
     def took(self, position: int, batch_bytes: int, base_offset: int, last_offset_delta: int, newest_ms: int) -> None:
         """A batch stands at `position`: count it and, when an entry is due, index it."""
         if self.unindexed_bytes >= self.interval_bytes:
-            self.index(base_offset - self.base_offset, position)
+            relative_offset = base_offset - self.base_offset
+            for column, value in zip(
+                self.columns, (relative_offset, position, self.max_timestamp_ms, relative_offset), strict=True
+            ):
+                column.append(value)
             self.unindexed_bytes = 0
         self.unindexed_bytes += batch_bytes
         self.end_bytes = position + batch_bytes
