@@ -521,7 +521,7 @@ def test_batches_of_many_partitions_fail_each_by_itself(policy):
     world.store.delete_topic("gone")
     batches = [batch_of(b"%d" % number) for number in range(len(logs))]
     outcomes = world.store.append_each(
-        [(log, batch, validate(batch)) for log, batch in zip(logs, batches, strict=True)]
+        [(log, batch, validate(batch), None) for log, batch in zip(logs, batches, strict=True)]
     )
     assert [isinstance(outcome, UnknownTopic) for outcome in outcomes] == [False, True, False, False]
     world.store.flush()
@@ -535,7 +535,7 @@ def test_a_full_disk_refuses_only_what_meets_it():
     log = world.log()
     world.disk.fail("write", ENOSPC, path_contains=".log", after=1)
     batches = [batch_of(b"%d" % number) for number in range(4)]
-    outcomes = world.store.append_each([(log, batch, validate(batch)) for batch in batches])
+    outcomes = world.store.append_each([(log, batch, validate(batch), None) for batch in batches])
     assert [isinstance(outcome, DiskFull) for outcome in outcomes] == [False, True, False, False]
     world.store.flush()
     world.reopen("crash")

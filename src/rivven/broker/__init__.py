@@ -3,7 +3,7 @@
 from rivven.coordinator import GroupConfig, TxnConfig
 
 from .admit import Limit
-from .broker import Broker, BrokerConfig
+from .broker import NEVER_US, Broker, BrokerConfig
 from .lag import Lag
 from .native import produced_to_one
 from .reading import Bounds, Fetched, Wanted
@@ -14,6 +14,7 @@ from .topics import ConfigValue
 from .writing import Produced
 
 __all__ = [
+    "NEVER_US",
     "Bounds",
     "Broker",
     "BrokerConfig",

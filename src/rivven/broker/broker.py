@@ -98,8 +98,10 @@ class Broker:
         self._parts = self._waiting, store, self.groups, self.transactions
         self._native = Native(self)
         self.kafka = Kafka(self)
-        self._due_us = 0
-        """When something comes due that nobody asks for; 0 if a request may have changed that."""
+        self._topic_changes = -1
+        self.due_us = 0
+        """When `turn` is wanted at the latest, on the clock's monotonic time, or `NEVER_US`; 0 if a request may have
+        changed that, and the turn that ends it is to come."""
 
     # The doors
 
@@ -109,7 +111,7 @@ class Broker:
 
     def begin(self, reply: Reply, kind: str) -> None:
         """Count a request, whatever its dialect, and charge its sender for it."""
-        self._due_us = 0
+        self.due_us = 0
         reply.kind = kind
         self.stats.count(kind)
         self.admission.charge(reply.session, REQUEST, 1)
@@ -123,9 +125,10 @@ class Broker:
     def turn(self) -> list[Session]:
         """End a round: write, commit, answer. Returns the sessions that have replies to send."""
         now_us = self.clock.now_us()
-        is_due = self._due_us <= now_us
-        ticks = is_due or self.groups.topics_changed
+        is_due = self.due_us <= now_us
+        ticks = is_due or self.store.topic_changes != self._topic_changes
         if ticks:
+            self._topic_changes = self.store.topic_changes
             self.groups.tick()
             self.transactions.tick()
         may_change = ticks or self._publisher.owes_others
@@ -135,9 +138,9 @@ class Broker:
             self._waiting.expire(now_us)
         self._reader.end_turn()
         if may_change:
-            self._due_us = self._soonest_us()
-        elif (due_us := self.store.due_us()) is not None and due_us < self._due_us:
-            self._due_us = due_us  # of all that may come due, only this changes without a request or an answer
+            self.due_us = self._soonest_us()
+        elif (due_us := self.store.due_us()) is not None and due_us < self.due_us:
+            self.due_us = due_us  # of all that may come due, only this changes without a request or an answer
         if not self._touched:
             return []
         touched, self._touched = self._touched, {}
@@ -146,14 +149,16 @@ class Broker:
     def _write_and_answer(self) -> bool:
         """Hand what is written to the disk, and answer whom it concerns. Whether that had something more written."""
         publisher = self._publisher
-        publisher.append_gathered()
+        if publisher.gathering:
+            publisher.append_gathered()
         moved = self.store.pump()
         if not moved:
             return False
         before = self.stats.batches_in
         publisher.answer_durable(moved)
-        self._waiting.wake(moved)
-        return self.stats.batches_in != before or publisher.is_gathering
+        if self._waiting.by_log:
+            self._waiting.wake(moved)
+        return self.stats.batches_in != before or bool(publisher.gathering)
 
     def _ids_in_use(self) -> Iterator[int]:
         for log in self.store.logs:
@@ -164,11 +169,6 @@ class Broker:
     def end_waiting(self) -> None:
         """The node is about to stop: answer whoever waits for records with what there is, now and from now on."""
         self.reading.end_waiting()
-
-    def due_us(self) -> int | None:
-        """When `turn` is wanted at the latest, on the clock's monotonic time."""
-        due_us = self._due_us or self._soonest_us()
-        return None if due_us == NEVER_US else due_us
 
     def _soonest_us(self) -> int:
         soonest_us = NEVER_US

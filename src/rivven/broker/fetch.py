@@ -48,7 +48,8 @@ class Waiting:
     """The long polls."""
 
     def __init__(self) -> None:
-        self._by_log: dict[Log, dict[_Wait, None]] = {}
+        self.by_log: dict[Log, dict[_Wait, None]] = {}
+        """Whom to wake when a log has more."""
         self._deadlines: list[tuple[int, int, _Wait]] = []
         self._order = count()
 
@@ -58,7 +59,7 @@ class Waiting:
     def add(self, logs: list[Log], deadline_us: int, attempt: Try) -> None:
         wait = _Wait(logs, attempt)
         for log in logs:
-            self._by_log.setdefault(log, {})[wait] = None
+            self.by_log.setdefault(log, {})[wait] = None
         heapq.heappush(self._deadlines, (deadline_us, next(self._order), wait))
 
     def due_us(self) -> int | None:
@@ -69,7 +70,7 @@ class Waiting:
     def wake(self, logs: Iterable[Log]) -> None:
         """The readable end of these logs has moved."""
         for log in logs:
-            for wait in list(self._by_log.get(log, ())):
+            for wait in list(self.by_log.get(log, ())):
                 if wait.attempt(False):
                     self._forget(wait)
 
@@ -85,7 +86,7 @@ class Waiting:
 
     def end(self, log: Log) -> None:
         """The log is gone: whoever waits for it is answered now."""
-        for wait in list(self._by_log.get(log, ())):
+        for wait in list(self.by_log.get(log, ())):
             wait.attempt(True)
             self._forget(wait)
 
@@ -93,11 +94,11 @@ class Waiting:
         wait.done = True
         logs, wait.logs, wait.attempt = wait.logs, [], _answered  # it stays in the heap, but keeps nothing alive
         for log in logs:
-            waits = self._by_log.get(log)
+            waits = self.by_log.get(log)
             if waits is not None:
                 waits.pop(wait, None)
                 if not waits:
-                    del self._by_log[log]
+                    del self.by_log[log]
 
 
 class _Decoded(NamedTuple):

@@ -2,7 +2,7 @@
 
 Whatever is published within one turn to one partition becomes one batch, one write and a share of one sync. A
 reply is fulfilled when its records are durable under the sync policy; replies of a partition leave in offset order.
-Invariant: `_gathering` is empty between turns.
+Invariant: `gathering` is empty between turns.
 """
 
 from __future__ import annotations
@@ -97,7 +97,8 @@ class Publisher:
         self._store = store
         self._clock = clock
         self._stats = stats
-        self._gathering: dict[Log, _Gathering] = {}
+        self.gathering: dict[Log, _Gathering] = {}
+        """What is published one by one, by log, to be one batch at the end of the turn."""
         self._undurable: dict[Log, deque[tuple[int, int, Answer]]] = {}
         """For each log: what becomes durable with which offset, its first offset, and whom to tell."""
         self.owes_others = False
@@ -109,26 +110,22 @@ class Publisher:
         """Publish these together, in order, in the batch of this turn. Raises what can be told at once."""
         size_bytes = _checked_bytes(log, records)
         bytes_max = log.config.max_message_bytes - HEADER_BYTES
-        group = self._gathering.get(log)
+        group = self.gathering.get(log)
         if group is not None and (
             group.size_bytes + size_bytes > bytes_max or len(group.records) + len(records) > BATCH_RECORDS_MAX
         ):
-            self._append_gathered(log, self._gathering.pop(log))
+            self._append_gathered(log, self.gathering.pop(log))
             group = None
         if group is None:
-            group = self._gathering[log] = _Gathering()
+            group = self.gathering[log] = _Gathering()
         group.answers.append((len(group.records), answer))
         group.records += records
         group.size_bytes += size_bytes
 
-    @property
-    def is_gathering(self) -> bool:
-        return bool(self._gathering)
-
     def append_gathered(self) -> None:
         """The turn is over: write what was gathered."""
-        while self._gathering:
-            log, group = self._gathering.popitem()
+        while self.gathering:
+            log, group = self.gathering.popitem()
             self._append_gathered(log, group)
 
     def _append_gathered(self, log: Log, group: _Gathering) -> None:
@@ -214,7 +211,7 @@ class Publisher:
 
     def append_own(self, log: Log, batch: bytearray, answer: Answer, append_ms: int = -1) -> None:
         """A batch that was made on this node, so that there is nothing to check."""
-        if (group := self._gathering.pop(log, None)) is not None:
+        if (group := self.gathering.pop(log, None)) is not None:
             self._append_gathered(log, group)
         done = self._append(log, batch, parse_header(batch), append_ms)
         self._owe(log, done.next_offset, done.base_offset, answer)
@@ -222,10 +219,10 @@ class Publisher:
     def append_own_each(self, batches: Sequence[OwnBatch]) -> None:
         """Batches that were made on this node, of many partitions; whoever is told does nothing but send it. Raises
         what concerns all of them."""
-        if self._gathering:
+        if self.gathering:
             self.append_gathered()  # what was published before keeps the lower offsets
-        outcomes = self._store.append_each([(log, batch, header) for log, batch, header, _ in batches])
-        stats, undurable = self._stats, self._undurable
+        outcomes = self._store.append_each(batches)
+        stats = self._stats
         for (log, batch, header, answer), done in zip(batches, outcomes, strict=True):
             if isinstance(done, RivvenError):
                 answer(-1, done)
@@ -233,9 +230,17 @@ class Publisher:
             stats.messages_in += header[12]
             stats.bytes_in += len(batch)
             stats.batches_in += 1
-            if (waiting := undurable.get(log)) is None:
-                waiting = undurable[log] = deque()
+            self._promise(log, done, answer)
+
+    def _promise(self, log: Log, done: Appended, answer: Answer) -> None:
+        """As `_owe`, for whoever does nothing with an answer but send it."""
+        waiting = self._undurable.get(log)
+        if waiting is not None:
             waiting.append((done[1], done[0], answer))
+        elif done[1] <= log.durable:
+            answer(done[0], None)
+        else:
+            self._undurable[log] = deque([(done[1], done[0], answer)])
 
     # Whole batches
 
@@ -254,7 +259,7 @@ class Publisher:
                 if admit is None:
                     raise Malformed(what="batch", reason="it is part of a transaction, and the request names none")
                 admit(log, header)
-        if (group := self._gathering.pop(log, None)) is not None:
+        if (group := self.gathering.pop(log, None)) is not None:
             self._append_gathered(log, group)  # what was published before keeps the lower offsets
         codec = _codec_of(log)
         append_ms = self._clock.now_ms() if log.config.timestamp_type == "LogAppendTime" else -1
@@ -284,14 +289,12 @@ class Publisher:
             done = None
         if done is None:
             self._append_each(log, memoryview(data), ends, parcels.answers)
-        elif (waiting := self._undurable.get(log)) is None:
-            self._undurable[log] = deque([(done[1], done[0], parcels)])
         else:
-            waiting.append((done[1], done[0], parcels))
+            self._promise(log, done, parcels)
 
     def _append_plain(self, log: Log, data: bytearray | memoryview, ends: list[int]) -> Appended | None:
         """Append parcels that need no second look; None, and nothing is done, if one of them does."""
-        if log in self._gathering:
+        if log in self.gathering:
             return None
         config = log.config
         if (plain := plain_run(data, ends, config.max_message_bytes)) is not None:
@@ -421,8 +424,11 @@ class Publisher:
 
     def answer_durable(self, logs: Iterable[Log]) -> None:
         """These logs' durable offsets have moved: tell whoever waited for it."""
+        undurable = self._undurable
+        if not undurable:
+            return
         for log in logs:
-            waiting = self._undurable.get(log)
+            waiting = undurable.get(log)
             if waiting is None:
                 continue
             while waiting and waiting[0][0] <= log.durable:

@@ -66,7 +66,7 @@ class Writing:
 
     def plain_log(self, name: str, partition: int) -> Log | None:
         """The partition, if records and batches may be put there without a look at them or at who sends them: nothing
-        is to be made, chosen, counted, refused or converted. True until `plain_changes` changes."""
+        is to be made, chosen, counted, refused or converted. True until a topic changes, or a quota."""
         if self._admission.is_limiting or is_internal(name):
             return None
         try:
@@ -76,10 +76,6 @@ class Writing:
         config = log.config
         plain = config.compression_type in ("producer", "none") and config.timestamp_type == "CreateTime"
         return log if plain and not config.compacts else None
-
-    @property
-    def plain_changes(self) -> tuple[int, int]:
-        return self._topics.changes, self._admission.changes
 
     @property
     def append_plain(self) -> Callable[[Sequence[OwnBatch]], None]:

@@ -45,15 +45,14 @@ class Later:
         self._under_way: list[_Write] = []
         self._retry_us: int | None = None
         """When to try what is under way once more, after the disk had no room for it."""
-
-    def __len__(self) -> int:
+        self.unwritten = 0
         """How many writes are not done."""
-        return len(self._waiting) + len(self._under_way)
 
     def add(self, log: Log, upto: int, file: File, position: int, data: Buffer) -> None:
         """`pump` hands it over. The caller leaves the data as it is until it is written."""
         self._waiting.append(_Write(file, data, position, log, upto))
         log.unwritten += 1
+        self.unwritten += 1
 
     def fileno(self) -> int:
         """Readable when `pump` has something to take."""
@@ -79,6 +78,7 @@ class Later:
                 self._completed(completion)
         for write in (*self._under_way, *self._waiting):
             write.log.unwritten -= write.log in logs
+            self.unwritten -= write.log in logs
         self._waiting = [write for write in self._waiting if write.log not in logs]
         self._under_way = [write for write in self._under_way if write.log not in logs]
         if not self._under_way:
@@ -111,6 +111,7 @@ class Later:
         done, self._under_way = self._under_way, []
         for write in done:
             write.log.unwritten -= 1
+            self.unwritten -= 1
             self._written(write.log, write.upto)
         return True
 

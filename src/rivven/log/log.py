@@ -44,9 +44,8 @@ class Appended(NamedTuple):
 class Writer(Protocol):
     """Has large appends written while others are taken; see `later`."""
 
-    @property
-    def later_bytes_min(self) -> int:
-        """What counts as large."""
+    later_bytes_min: int
+    """What counts as large."""
 
     def write_later(self, log: Log, upto: int, file: File, position: int, data: Buffer) -> None: ...
 
@@ -199,26 +198,21 @@ class Log:
         base = segment.next_offset
         if not segment.takes(run_bytes, base + records - 1, now_ms, config.segment_bytes, config.segment_ms):
             segment = self._roll_for(now_ms)
-        later = self._writes_later(segment, run_bytes)
+        writer = self.writer
+        later = writer is not None and (self.unwritten > 0 or run_bytes >= writer.later_bytes_min)
+        if later and not segment.room_for(run_bytes):
+            self._settle()
+            later = False
         try:
             position = segment.put_run(data, ends, leader_epoch, later=later)
         except OSError as error:
             raise self._refused(error, segment, run_bytes) from error
         if later:
-            assert self.writer is not None
-            self.writer.write_later(self, base + records, segment.open_file(), position, data)
+            assert writer is not None
+            writer.write_later(self, base + records, segment.open_file(), position, data)
         if numbered or leader_epoch > self.facts.epochs.latest:
             self._note_run(data)
         return _appended(Appended, (base, base + records, position, segment.base_offset))
-
-    def _writes_later(self, segment: Segment, run_bytes: int) -> bool:
-        """Whether the writer is to write a run at the end of the segment. If not, all before it is written now."""
-        if self.writer is None or not (self.unwritten or run_bytes >= self.writer.later_bytes_min):
-            return False
-        if segment.room_for(run_bytes):
-            return True
-        self._settle()
-        return False
 
     def _settle(self) -> None:
         if self.unwritten:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NoReturn
@@ -99,6 +99,9 @@ class Store:
         self._wal = Wal(disk, WAL, file_bytes=self.config.wal_file_bytes, files_max=self.config.wal_files_max)
         self._journal = Journal(self._wal, disk.committer(), clock, self._policy, self.config.commit, self._make_room)
         self._later = None if self._policy.writes else Later(disk.committer(), clock, self._written)
+        self.later_bytes_min = self.config.later_bytes_min
+        self.due_us: Callable[[], int | None] = self._journal.due_us if self._later is None else self._later.due_us
+        """When `pump` should be called at the latest, on the clock's monotonic time; None if nothing is due."""
         self._checkpoints = Document(disk, CHECKPOINT, Checkpoint)
         self.recovery = RecoveryReport()
         try:
@@ -380,11 +383,14 @@ class Store:
     ) -> Appended:
         """Append a validated batch, which gets its offsets in place. It is durable, and visible to readers, once
         `log.durable` has reached `next_offset`: see `pump`. The caller leaves the batch as it is until then."""
-        if self._closed is not None:
-            raise StoreClosed(reason=self._closed)
+        self._require_open()
+        return self._append(log, batch, header, self._clock.now_ms() if now_ms is None else now_ms, leader_epoch)
+
+    def _append(
+        self, log: Log, batch: bytearray | memoryview, header: BatchHeader, now_ms: int, leader_epoch: int = 0
+    ) -> Appended:
         if log.deleted:
             raise UnknownTopic(partition=f"partition {log.partition}: its topic was deleted")
-        now_ms = self._clock.now_ms() if now_ms is None else now_ms
         syncs = self._policy.writes != 0
         if syncs:
             self._journal.admit(len(batch))
@@ -400,22 +406,28 @@ class Store:
 
     def _appended(self, log: Log, done: Appended) -> None:
         """Under the policy `none`."""
+        base_offset, next_offset, position, _ = done
         if not log.unwritten:
-            self._written(log, done.next_offset)
-        if done.position == 0 and done.base_offset > log.start:
+            log.advance(next_offset)
+            self._journal.moved[log] = None
+        if position == 0 and base_offset > log.start:
             self._checkpoint_wanted = True  # the segment before it is complete, and wants its sync
 
     def _written(self, log: Log, upto: int) -> None:
         log.advance(upto)
         self._journal.moved[log] = None
 
-    def append_each(self, batches: Iterable[tuple[Log, bytearray, BatchHeader]]) -> list[Appended | RivvenError]:
-        """As `append`, for batches of many partitions, each by itself: what became of every one of them."""
+    def append_each(
+        self, batches: Iterable[tuple[Log, bytearray, BatchHeader, object]]
+    ) -> list[Appended | RivvenError]:
+        """As `append`, for batches of many partitions, each by itself: what became of every one of them. What they
+        bring beyond that is the caller's own."""
+        self._require_open()
         outcomes: list[Appended | RivvenError] = []
         now_ms = self._clock.now_ms()
-        for log, batch, header in batches:
+        for log, batch, header, _ in batches:
             try:
-                outcomes.append(self.append(log, batch, header, now_ms=now_ms))
+                outcomes.append(self._append(log, batch, header, now_ms))
             except RivvenError as error:
                 outcomes.append(error)
         return outcomes
@@ -432,7 +444,8 @@ class Store:
     ) -> Appended | None:
         """As `append`, for batches that stand end to end: one write, and all of them or none; see `Log.append_run`.
         None, too, if they are more than a group of the write-ahead log holds."""
-        self._require_open()
+        if self._closed is not None:
+            raise StoreClosed(reason=self._closed)
         if log.deleted:
             raise UnknownTopic(partition=f"partition {log.partition}: its topic was deleted")
         syncs = self._policy.writes != 0
@@ -459,10 +472,6 @@ class Store:
         return done
 
     # As the writer of its logs
-
-    @property
-    def later_bytes_min(self) -> int:
-        return self.config.later_bytes_min
 
     def write_later(self, log: Log, upto: int, file: File, position: int, data: Buffer) -> None:
         assert self._later is not None
@@ -534,7 +543,7 @@ class Store:
     @property
     def waiting(self) -> int:
         """How many writes are not durable yet, a group under way counted as one."""
-        return self._journal.waiting + (len(self._later) if self._later is not None else 0)
+        return self._journal.waiting + (self._later.unwritten if self._later is not None else 0)
 
     @property
     def wal_stats(self) -> WalStats:
@@ -544,17 +553,13 @@ class Store:
         """Readable when `pump` has something to take."""
         return self._journal.fileno() if self._later is None else self._later.fileno()
 
-    def due_us(self) -> int | None:
-        """When `pump` should be called at the latest, on the clock's monotonic time; None if nothing is due."""
-        return self._journal.due_us() if self._later is None else self._later.due_us()
-
     def pump(self) -> list[Log]:
         """Take the group that is done, if one is, and hand over the next. Never waits. Returns the logs whose
         durable offset has moved since the last time, be it by a sync, by a flush or, under `none`, by an append."""
         if self._closed is not None:
             raise StoreClosed(reason=self._closed)
         try:
-            if self._later:
+            if self._later is not None and self._later.unwritten:
                 self._later.pump()
             return self._journal.pump()
         except SyncFailed as error:
@@ -593,9 +598,10 @@ class Store:
     @property
     def has_chores(self) -> bool:
         """Whether `chores` would name any."""
-        if (self._checkpoint_wanted or self._wal.has_used) and self._chores.free(SyncSegments, SaveCheckpoint):
+        wal = self._wal
+        if (self._checkpoint_wanted or wal.used) and self._chores.free(SyncSegments, SaveCheckpoint):
             return True
-        return bool(self._policy.writes) and self._wal.needs_spare and self._chores.free(PrepareSpare)
+        return self._policy.writes != 0 and wal.needs_spare and self._chores.free(PrepareSpare)
 
     def chores(self) -> list[Chore]:
         """What is due now, each begun and waiting to be `run` and then given to `finish`."""
@@ -604,7 +610,7 @@ class Store:
         lacking_bytes = self._journal.lacking_bytes  # a group larger than every spare would wait for ever
         if self._policy.writes and self._wal.needs_spare_for(lacking_bytes) and self._chores.free(PrepareSpare):
             due.append(PrepareSpare(self._wal.prepare(self._spare_bytes(lacking_bytes))))
-        wanted = self._checkpoint_wanted or self._wal.has_used
+        wanted = self._checkpoint_wanted or bool(self._wal.used)
         if wanted and self._chores.free(SyncSegments, SaveCheckpoint):
             with suppress(DiskFull):  # not all that it would cover can be written now
                 due.append(self._begin_checkpoint(clean=False))

@@ -91,7 +91,7 @@ class Wal:
         self._files_max = files_max
         self._current: WalFile | None = None
         self._spares: list[WalFile] = []
-        self._used: list[WalFile] = []
+        self.used: list[WalFile] = []
         self._free: list[WalFile] = []
         self._preparing: set[int] = set()
         self._next_sequence = 1
@@ -141,7 +141,7 @@ class Wal:
         while not self._fits(self._current, group_bytes):
             assert self._spares, "has_room said so"
             if self._current is not None:
-                self._used.append(self._current)
+                self.used.append(self._current)
                 self.stats.rotations += 1
             self._current = self._spares.pop(0)
         current = self._current
@@ -186,11 +186,7 @@ class Wal:
 
     @property
     def files_in_use(self) -> int:
-        return len(self._used) + (self._current is not None)
-
-    @property
-    def has_used(self) -> bool:
-        return bool(self._used)
+        return len(self.used) + (self._current is not None)
 
     @property
     def current_sequence(self) -> int:
@@ -230,15 +226,15 @@ class Wal:
     def release(self, before_sequence: int) -> list[WalFile]:
         """A checkpoint covers every file before this one. One is kept for reuse; the others are returned, to be
         removed."""
-        freed = [file for file in self._used if file.sequence < before_sequence]
-        self._used = [file for file in self._used if file.sequence >= before_sequence]
+        freed = [file for file in self.used if file.sequence < before_sequence]
+        self.used = [file for file in self.used if file.sequence >= before_sequence]
         self._free.extend(file for file in freed if file.length_bytes == self._file_bytes)
         surplus = [file for file in freed if file.length_bytes != self._file_bytes] + self._free[1:]
         del self._free[1:]
         return surplus
 
     def close(self) -> None:
-        for file in [*self._used, *self._spares, *self._free, *filter(None, [self._current])]:
+        for file in [*self.used, *self._spares, *self._free, *filter(None, [self._current])]:
             file.file.close()
 
 

@@ -1,6 +1,6 @@
 """Records and the batches that carry them: bytes in, values out, and back. A pure and a native twin do the loops."""
 
-from .batch import complete, complete_plain, decode, encode, number, patch, rewrite, stamp, validate, walk
+from .batch import complete, decode, encode, number, patch, rewrite, stamp, validate, walk
 from .columnar import from_arrow, to_arrow
 from .compression import compress, decompress
 from .header import (
@@ -25,6 +25,7 @@ ATOMIC = builder.ATOMIC
 BatchBuilder = builder.BatchBuilder
 Sorter = builder.Sorter
 
+complete_plain = kernel.complete_plain
 crc32c = kernel.crc32c
 fit = kernel.fit
 murmur2 = kernel.murmur2

@@ -248,8 +248,12 @@ cdef inline void store(uint8_t *at, uint64_t value, int length) noexcept nogil:
         value >>= 8
 
 
-def put_plain_header(bytearray batch, int32_t count, int64_t base_ms, int64_t max_ms):
-    """Write the header of a batch without codec and numbers before its records; returns it."""
+def complete_plain(built):
+    """The batch that a `BatchBuilder` gave, with a header of neither codec nor numbers before its records; and that
+    header, which whoever appends the batch needs next."""
+    cdef bytearray batch = built[0]
+    cdef int32_t count = built[1]
+    cdef int64_t base_ms = built[3], max_ms = built[4]
     cdef uint8_t *at = <uint8_t *>PyByteArray_AS_STRING(batch)
     cdef Py_ssize_t length = PyByteArray_GET_SIZE(batch)
     if length < HEADER_BYTES:  # not an assert: memory is at stake, with -O too
@@ -266,7 +270,7 @@ def put_plain_header(bytearray batch, int32_t count, int64_t base_ms, int64_t ma
     store(at + 17, crc32c_of(0, at + CRC_FROM, length - CRC_FROM), 4)
     if not sound(at):
         raise nonsense(at)
-    return header_from(at)
+    return batch, header_from(at)
 
 
 def parse_header(buffer, Py_ssize_t position=0):

@@ -182,12 +182,6 @@ def complete(
     return finish(batch, header, level)
 
 
-def complete_plain(built: Built) -> tuple[bytearray, BatchHeader]:
-    """As `complete`, with neither codec nor numbers; and the header, which whoever appends the batch needs next."""
-    batch, count, _, base_ms, max_ms = built
-    return batch, kernel.put_plain_header(batch, count, base_ms, max_ms)
-
-
 def attributes(codec: Codec, log_append_time: bool, transactional: bool, control: bool) -> int:
     return (
         int(codec)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rivven.errors import Malformed
 from rivven.ports import Buffer
@@ -31,6 +32,9 @@ from .header import (
     crc_fault,
     fault,
 )
+
+if TYPE_CHECKING:
+    from .pure_builder import Built
 
 NewRecord = tuple[int, bytes | None, bytes | None, Sequence[tuple[str, bytes | None]]]
 """What `encode` takes: timestamp in ms, key, value and headers. The offset is the batch's to give."""
@@ -94,13 +98,15 @@ def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     return header
 
 
-def put_plain_header(batch: bytearray, count: int, base_ms: int, max_ms: int) -> BatchHeader:
-    """Write the header of a batch without codec and numbers before its records; returns it."""
+def complete_plain(built: Built) -> tuple[bytearray, BatchHeader]:
+    """The batch that a `BatchBuilder` gave, with a header of neither codec nor numbers before its records; and that
+    header, which whoever appends the batch needs next."""
+    batch, count, _, base_ms, max_ms = built
     assert len(batch) >= HEADER_BYTES, "there is room for the header"
     times = (base_ms, max_ms)
     HEADER.pack_into(batch, 0, 0, len(batch) - PREFIX_BYTES, -1, MAGIC, 0, 0, count - 1, *times, -1, -1, -1, count)
     CRC.pack_into(batch, CRC_AT, crc_between(batch, CRC_FROM, len(batch)))
-    return parse_header(batch)
+    return batch, parse_header(batch)
 
 
 def scan(

@@ -143,25 +143,20 @@ cdef class Waiters:
     cdef list lines
     cdef Asked *asked
     cdef Py_ssize_t room
-    cdef list begun
-    cdef int64_t request_bytes
-    cdef int64_t latest_us
+    cdef int64_t request_bytes, begun_us
 
-    def __cinit__(self, Express express, uint32_t partition):
+    def __cinit__(self, Express express, uint32_t partition, int64_t begun_us):
         self.express = express
         self.partition = partition
         self.lines = []
-        self.begun = []
+        self.begun_us = begun_us
 
     def __dealloc__(self):
         PyMem_Free(self.asked)
 
-    cdef int add(self, Line line, uint32_t correlation_id, int64_t begun_us, Py_ssize_t request_bytes) except -1:
+    cdef int add(self, Line line, uint32_t correlation_id, Py_ssize_t request_bytes) except -1:
         cdef Py_ssize_t count = PyList_GET_SIZE(self.lines)
         cdef void *asked
-        if begun_us != self.latest_us:
-            self.latest_us = begun_us
-            self.begun.append((begun_us, count))
         if count == self.room:
             asked = PyMem_Realloc(self.asked, (2 * count + 16) * sizeof(Asked))
             if asked == NULL:
@@ -192,9 +187,7 @@ cdef class Waiters:
                 line = self.lines[index]
                 reply(line, self.asked[index].number, self.asked[index].correlation_id, offset, self.partition)
                 offset += 1
-        for begun_us, first in reversed(self.begun):
-            express.count_answered(PUBLISH_FORM, begun_us, count - <Py_ssize_t>first)
-            count = first
+        express.count_answered(PUBLISH_FORM, self.begun_us, count)
         self.lines = None
 
 
@@ -254,9 +247,39 @@ cdef class Carrier:
         return express.count_answered(self.version, self.begun_us, 1)
 
 
+cdef struct Answered:
+    int version
+    int64_t begun_us
+    int64_t count
+
+
+cdef class Tally:
+    """How long answers of one kind took."""
+
+    cdef tuple bounds
+    cdef list counts
+    cdef double seconds
+
+    def __cinit__(self, tuple bounds):
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+
+    cdef int count(self, double seconds, int64_t count) except -1:
+        cdef Py_ssize_t place = 0, places = len(self.bounds)
+        while place < places and <double>self.bounds[place] < seconds:
+            place += 1
+        self.counts[place] += count
+        self.seconds += seconds * <double>count
+        return 0
+
+
 cdef class Express(Taker):
     cdef object find, append, deliver, refuse, return_parcel, failed, now_ms
-    cdef dict targets, lots, delivered
+    cdef dict targets, lots
+    cdef Answered *answers
+    cdef Py_ssize_t answers_used, answers_room
+    cdef dict tallies
+    cdef tuple bounds_s
     cdef list begun
     cdef int64_t stamp_ms
     cdef Target latest
@@ -265,8 +288,9 @@ cdef class Express(Taker):
     cdef public int64_t inflight_bytes_max
     cdef readonly int64_t inflight_bytes
 
-    def __init__(self, front, *, uint32_t frame_bytes_max, int produce_newest):
-        """`front` answers what is asked here; `produce_newest` is the newest version of Kafka's Produce."""
+    def __init__(self, front, *, uint32_t frame_bytes_max, int produce_newest, tuple bounds_s):
+        """`front` answers what is asked here; `produce_newest` is the newest version of Kafka's Produce. How long
+        answers took is counted by `bounds_s`."""
         self.find = front.find
         self.append = front.append
         self.deliver = front.deliver
@@ -278,8 +302,12 @@ cdef class Express(Taker):
         self.produce_newest = produce_newest
         self.targets = {}
         self.lots = {}
-        self.delivered = {}
+        self.bounds_s = bounds_s
+        self.tallies = {}
         self.begun = []
+
+    def __dealloc__(self):
+        PyMem_Free(self.answers)
 
     def forget(self):
         """Topics have changed: ask again for every partition."""
@@ -390,17 +418,45 @@ cdef class Express(Taker):
                 carrier(-1, error)
         return 0
 
+    # How long it took
+
     cdef int count_answered(self, int version, int64_t begun_us, Py_ssize_t count) except -1:
-        known = (version, begun_us)
-        self.delivered[known] = self.delivered.get(known, 0) + count
+        """An answer is on its way; it counts when it is sent."""
+        cdef Answered *last
+        cdef void *answers
+        if self.answers_used:
+            last = &self.answers[self.answers_used - 1]
+            if last.version == version and last.begun_us == begun_us:
+                last.count += count
+                return 0
+        if self.answers_used == self.answers_room:
+            answers = PyMem_Realloc(self.answers, (2 * self.answers_room + 16) * sizeof(Answered))
+            if answers == NULL:
+                raise MemoryError
+            self.answers, self.answers_room = <Answered *>answers, 2 * self.answers_room + 16
+        last = &self.answers[self.answers_used]
+        last.version, last.begun_us, last.count = version, begun_us, count
+        self.answers_used += 1
         return 0
 
-    def answered(self):
-        """How many were answered since the last time, by version and when they came; None if there were none."""
-        if not self.delivered:
-            return None
-        delivered, self.delivered = self.delivered, {}
-        return delivered
+    cdef int sent(self, int64_t now_us) except -1:
+        cdef Py_ssize_t place
+        cdef Answered *each
+        for place in range(self.answers_used):
+            each = &self.answers[place]
+            tally = self.tallies.get(each.version)
+            if tally is None:
+                tally = self.tallies[each.version] = Tally(self.bounds_s)
+            (<Tally>tally).count(<double>(now_us - each.begun_us) / 1e6, each.count)
+        self.answers_used = 0
+        return 0
+
+    def take_counts(self):
+        """How many were answered since the last time, by version: within each bound and beyond all, and the sum of
+        the seconds."""
+        cdef Tally tally
+        tallies, self.tallies = self.tallies, {}
+        return {version: (tally.counts, tally.seconds) for version, tally in tallies.items()}
 
     # Single records
 
@@ -437,10 +493,10 @@ cdef class Express(Taker):
         if target is None or size_bytes > target.lot.bytes_max - BATCH_HEADER_BYTES or not may_ask(line):
             return False
         lot = target.lot
-        self.make_room(lot, partition, size_bytes)
+        self.make_room(lot, partition, size_bytes, line.lines.turn_us)
         if not lot.builder.put_plain(self.stamp_ms, key, -1 if key == NULL else <int64_t>key_bytes, at, value_bytes):
             raise OverflowError("a clock that goes back by a lifetime")
-        lot.waiters.add(line, load32(frame + 1), line.lines.turn_us, frame_bytes)
+        lot.waiters.add(line, load32(frame + 1), frame_bytes)
         self.inflight_bytes += frame_bytes
         return True
 
@@ -486,7 +542,7 @@ cdef class Express(Taker):
         target.topic, target.partition, target.by_id, target.lot = topic, partition, by_id, lot
         return target
 
-    cdef int make_room(self, Lot lot, uint32_t partition, int64_t size_bytes) except -1:
+    cdef int make_room(self, Lot lot, uint32_t partition, int64_t size_bytes, int64_t turn_us) except -1:
         """A record of this size is about to be put: what it does not fit beside is passed on first."""
         if lot.run is not None or lot.waiters is not None and (
             lot.size_bytes + size_bytes > lot.bytes_max - BATCH_HEADER_BYTES
@@ -495,7 +551,7 @@ cdef class Express(Taker):
             self.begun.remove(lot)
             self.pass_on(lot)
         if lot.waiters is None:
-            lot.waiters = Waiters(self, partition)
+            lot.waiters = Waiters.__new__(Waiters, self, partition, turn_us)
             self.begun.append(lot)
         lot.size_bytes += size_bytes
         return 0

@@ -11,6 +11,7 @@ cdef struct Slot:
 cdef class Taker:
     cdef Py_ssize_t take(self, Line line, const uint8_t *data, Py_ssize_t length, bytearray owner) except -1
     cdef Py_ssize_t begins(self, Line line, const uint8_t *data, Py_ssize_t length) noexcept
+    cdef int sent(self, int64_t now_us) except -1
 
 
 cdef class Allowance:

@@ -102,6 +102,10 @@ cdef class Taker:
         be the begin; 0 if they are not."""
         return 0
 
+    cdef int sent(self, int64_t now_us) except -1:
+        """What it has replied is on its way."""
+        return 0
+
 
 cdef class Allowance:
     """The native twin of `allowance.py`; the words are there."""
@@ -234,6 +238,8 @@ cdef class Lines:
                     line.protocol.line_is_free()
             except Exception as error:
                 self.broken(line, error)
+        if self.taker is not None:
+            self.taker.sent(monotonic_us())
 
     cdef int broken(self, Line line, error) except -1:
         """A protocol failed where it must not: this client is lost, the others are not."""
@@ -429,6 +435,13 @@ cdef class Line:
 
     cdef int replied_with(self, uint64_t number, bytes frame) except -1:
         """A reply that may be too long for its place."""
+        if number == self.first:  # its turn has come already
+            self.reserve(len(frame))
+            memcpy(self.out + self.out_bytes, PyBytes_AS_STRING(frame), len(frame))
+            self.out_bytes += len(frame)
+            self.first += 1
+            self.owed -= 1
+            return self.ready()
         if self.long_replies is None:
             self.long_replies = {}
         self.long_replies[number] = frame

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import socket
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from rivven.wire import Format, encode_response, kafka
 from rivven.wire.kafka import NO_ID, SERVED
 
 from .kafka import PRODUCE
+from .metrics import LATENCY_BOUNDS_S, Histogram
 
 if TYPE_CHECKING:
     from ._express import Express as Express
@@ -56,10 +58,18 @@ class Front:
         self.deliver = self._writing.append_parcels
         self._append_plain = self._writing.append_plain
         self._express = Express(
-            self, frame_bytes_max=node.settings.max_request_size, produce_newest=SERVED[PRODUCE].newest
+            self,
+            frame_bytes_max=node.settings.max_request_size,
+            produce_newest=SERVED[PRODUCE].newest,
+            bounds_s=LATENCY_BOUNDS_S,
         )
         self._lines.taker = self._express
-        self._true_for = self._writing.plain_changes
+        self._topics, self._quotas = node.store, node.broker.admission
+        self._true_for = self._topics.topic_changes + self._quotas.changes
+        self.finish = self._express.finish
+        """Pass on what was taken in this turn."""
+        self.send = self._lines.send
+        """Send what was answered in this turn."""
         node.loop.add_reader(self._lines.fileno(), node.turn_now, self._poll)
 
     @classmethod
@@ -77,25 +87,17 @@ class Front:
     # The turn
 
     def _poll(self) -> None:
-        if self._true_for != (now := self._writing.plain_changes):
-            self._true_for = now
+        changes = self._topics.topic_changes + self._quotas.changes  # both only grow
+        if changes != self._true_for:
+            self._true_for = changes
             self._express.forget()
         self._express.inflight_bytes_max = self._node.settings.max_inflight_bytes - self._node.ordinary_bytes
         self._lines.poll()
 
-    def finish(self) -> None:
-        """Pass on what was taken in this turn."""
-        self._express.finish()
-
-    def send(self) -> None:
-        """Send what was answered in this turn."""
-        self._lines.send()
-        if answered := self._express.answered():
-            now_us = self._node.now_us()
-            for (version, begun_us), count in answered.items():
-                kind = OWN_KINDS.get(version, "Produce")
-                self._stats.count(kind, count)
-                self._node.observe(kind, (now_us - begun_us) / 1e6, count)
+    def take_counts(self) -> Iterator[tuple[str, Histogram]]:
+        """What was answered since the last time, and how long it took."""
+        for version, (counts, seconds) in self._express.take_counts().items():
+            yield OWN_KINDS.get(version, "Produce"), Histogram.of(LATENCY_BOUNDS_S, counts, seconds)
 
     @property
     def system_calls(self) -> tuple[int, int]:

@@ -43,9 +43,16 @@ class Histogram:
         self.counts = [0] * (len(self.bounds) + 1)
         self.total = 0.0
 
-    def observe(self, seconds: float, count: int = 1) -> None:
-        self.counts[bisect_left(self.bounds, seconds)] += count
-        self.total += seconds * count
+    @classmethod
+    def of(cls, bounds: Sequence[float], counts: list[int], total: float) -> Histogram:
+        made = cls(bounds)
+        assert len(counts) == len(made.counts)
+        made.counts, made.total = counts, total
+        return made
+
+    def observe(self, seconds: float) -> None:
+        self.counts[bisect_left(self.bounds, seconds)] += 1
+        self.total += seconds
 
     @property
     def count(self) -> int:
@@ -83,6 +90,8 @@ class Observed(Protocol):
     def inflight_bytes(self) -> int: ...
     @property
     def ready(self) -> bool: ...
+    def take_counts(self) -> None:
+        """Bring `latency` and the counts of requests up to date."""
 
 
 @dataclass(slots=True)
@@ -133,6 +142,7 @@ async def measure(store: Store) -> Sizes:
 
 async def scrape(node: Observed) -> bytes:
     """The page that Prometheus reads."""
+    node.take_counts()
     from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 
     registry = CollectorRegistry()

@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, cast
 
-from rivven.broker import Broker, BrokerConfig, GroupConfig, Reply, Session, TxnConfig
+from rivven.broker import NEVER_US, Broker, BrokerConfig, GroupConfig, Reply, Session, TxnConfig
 from rivven.errors import DiskFull, Overloaded, RivvenError, SyncFailed
 from rivven.limits import PARTITIONS_MAX
 from rivven.log import Chore, Store, StoreConfig, SyncPolicy
@@ -66,7 +66,7 @@ class Node:
         self._turn_wanted = False
         self._resting: dict[Connection, None] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_us = 0
+        self._timer_us = NEVER_US
         self._tasks: set[asyncio.Task[None]] = set()
         self._chores_wanted = asyncio.Event()
         self._chore_thread = ThreadPoolExecutor(1, thread_name_prefix="rivven-chores")
@@ -257,7 +257,8 @@ class Node:
             front.send()
         if self.store.has_chores:
             self._chores_wanted.set()
-        self._set_timer()
+        if self.broker.due_us < self._timer_us:  # a timer that rings too early does no harm, so it stays
+            self._set_timer(self.broker.due_us)
 
     def _serve(self, session: Session) -> None:
         connection = cast(Connection, session.connection)
@@ -269,18 +270,15 @@ class Node:
                 connection.mute()
                 self.loop.call_later(wait_s, connection.unmute)
 
-    def _set_timer(self) -> None:
-        """See to it that there is a turn when one is due. A timer that rings too early does no harm, so it stays."""
-        due_us = self.broker.due_us()
-        if due_us is None or (self._timer is not None and self._timer_us <= due_us):
-            return
+    def _set_timer(self, due_us: int) -> None:
+        """See to it that there is a turn then."""
         if self._timer is not None:
             self._timer.cancel()
         wait_s = max(0.0, (due_us - self.now_us()) / 1e6)
         self._timer, self._timer_us = self.loop.call_later(wait_s, self._ring), due_us
 
     def _ring(self) -> None:
-        self._timer = None
+        self._timer, self._timer_us = None, NEVER_US
         self.want_turn()
 
     def sent(self, replies: list[Reply]) -> None:
@@ -288,7 +286,7 @@ class Node:
         now_us = self.now_us()
         for reply in replies:
             self.ordinary_bytes -= reply.size_bytes
-            self.observe(reply.kind, (now_us - reply.begun_us) / 1e6)
+            self.latency_of(reply.kind).observe((now_us - reply.begun_us) / 1e6)
             if self._lent and (buffer := self._lent.pop(reply, None)) is not None:
                 self.buffers.give(buffer)
 
@@ -322,11 +320,18 @@ class Node:
         """What all requests hold that are under way."""
         return self.ordinary_bytes + (self.front.inflight_bytes if self.front is not None else 0)
 
-    def observe(self, kind: str, seconds: float, count: int = 1) -> None:
-        latency = self.latency.get(kind)
-        if latency is None:
-            latency = self.latency[kind] = Histogram(LATENCY_BOUNDS_S)
-        latency.observe(seconds, count)
+    def latency_of(self, kind: str) -> Histogram:
+        found = self.latency.get(kind)
+        if found is None:
+            found = self.latency[kind] = Histogram(LATENCY_BOUNDS_S)
+        return found
+
+    def take_counts(self) -> None:
+        """The front counts by itself what it answers: take that over."""
+        if self.front is not None:
+            for kind, latency in self.front.take_counts():
+                self.broker.stats.count(kind, latency.count)
+                self.latency_of(kind).add(latency)
 
     # Who may connect
 

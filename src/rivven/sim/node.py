@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from random import Random
 
-from rivven.broker import Broker, BrokerConfig, Reply, Session
+from rivven.broker import NEVER_US, Broker, BrokerConfig, Reply, Session
 from rivven.errors import DiskFull, Malformed, Overloaded, RivvenError, SyncFailed
 from rivven.log import Chore, Store, StoreConfig
 from rivven.wire import (
@@ -195,8 +195,8 @@ class SimNode:
         self._set_timer()
 
     def _set_timer(self) -> None:
-        due_us = self.broker.due_us()
-        if due_us is not None and (self._timer_us is None or due_us < self._timer_us):
+        due_us = self.broker.due_us
+        if due_us < (NEVER_US if self._timer_us is None else self._timer_us):
             self._timer_us = due_us
             self.later(max(0, due_us - self.agenda.now_us()), self._on_timer)
 
