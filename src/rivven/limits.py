@@ -29,6 +29,9 @@ READ_BYTES_MAX = 64 * MIB
 SEALED_OPEN_MAX = 8
 """How many sealed segments of a partition are kept open, with their indexes in memory."""
 
+INDEX_ENTRIES_MIN = 16
+"""With fewer, the end of a log is sooner read than its index: 64 KiB as topics are by default."""
+
 LATER_BYTES_MIN = 256 * KIB
 """Under the policy `none`, appends of so many bytes are written by another thread; to wake it for less is no gain."""
 

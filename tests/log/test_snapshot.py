@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from random import Random
 
+import pytest
 from building import batch_of, facts_of, finish_chores, names_of, new_world, remove_all, transactional
 
+from rivven.limits import INDEX_ENTRIES_MIN
 from rivven.log.document import write_whole
 from rivven.log.snapshot import Facts, drop, load, save, saved
 from rivven.record import encode_marker, parse_header, patch
@@ -106,6 +108,24 @@ def test_facts_are_the_same_after_a_restart_with_or_without_the_files():
             assert facts_of(world.log()) == before, (end, remove)
 
 
+@pytest.mark.parametrize("end", ["close", "kill", "crash"])
+def test_a_short_log_does_without_files_of_derived_facts_and_forgets_none(end):
+    world = new_world(configs={"segment.bytes": "1000000"})
+    world.write(b"x" * 300)
+    world.write(b"t", **transactional(producer_id=2))
+    for _ in range(3):
+        world.write(b"y" * 5000)
+    finish_chores(world.store)
+    world.store.checkpoint()
+    world.write(b"t", **transactional(producer_id=3))
+    world.store.checkpoint()
+    before = facts_of(world.log())
+    assert len(before["open"]) == 2
+    world.reopen(end)
+    assert names_of(world.disk, ".state") == names_of(world.disk, "idx") == []
+    assert (facts_of(world.log()), world.store.recovery.rebuilt) == (before, [])
+
+
 def test_a_damaged_snapshot_is_passed_over():
     world = busy_world()
     before = facts_of(world.log())
@@ -136,7 +156,9 @@ def test_snapshots_of_a_lost_tail_are_not_believed():
 
 def test_an_older_snapshot_that_came_back_with_the_power_is_not_vouched_for():
     """The names of snapshots are not synced: a power loss may take the newest, and bring back the one before."""
-    world = new_world()
+    world = new_world(configs={"segment.bytes": "1000000"})
+    for _ in range(INDEX_ENTRIES_MIN + 1):
+        world.write(b"long enough for a snapshot" * 1000)
     world.write(b"t", **transactional(producer_id=2))
     world.reopen()
     (older,) = names_of(world.disk, ".state")

@@ -7,7 +7,6 @@ Invariant: `gathering` is empty between turns.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -99,7 +98,7 @@ class Publisher:
         self._stats = stats
         self.gathering: dict[Log, _Gathering] = {}
         """What is published one by one, by log, to be one batch at the end of the turn."""
-        self._undurable: dict[Log, deque[tuple[int, int, Answer]]] = {}
+        self._undurable: dict[Log, list[tuple[int, int, Answer]]] = {}
         """For each log: what becomes durable with which offset, its first offset, and whom to tell."""
         self.owes_others = False
         """Whether somebody waits who may do more than send the answer: a coordinator may set a timer by it."""
@@ -143,7 +142,7 @@ class Publisher:
     def _owe(self, log: Log, upto: int, first: int, answer: Answer) -> None:
         """Tell somebody of an offset when everything below another one is durable."""
         self.owes_others = True
-        self._undurable.setdefault(log, deque()).append((upto, first, answer))
+        self._undurable.setdefault(log, []).append((upto, first, answer))
 
     # One record or a few, with the numbers of their producer
 
@@ -240,7 +239,7 @@ class Publisher:
         elif done[1] <= log.durable:
             answer(done[0], None)
         else:
-            self._undurable[log] = deque([(done[1], done[0], answer)])
+            self._undurable[log] = [(done[1], done[0], answer)]
 
     # Whole batches
 
@@ -431,12 +430,16 @@ class Publisher:
             waiting = undurable.get(log)
             if waiting is None:
                 continue
-            while waiting and waiting[0][0] <= log.durable:
-                _, first, answer = waiting.popleft()
+            durable, told = log.durable, 0
+            for upto, first, answer in waiting:  # an answer may have somebody else wait, behind all of them
+                if upto > durable:
+                    break
+                told += 1
                 answer(first, None)
+            del waiting[:told]
             if not waiting:
-                self._undurable.pop(log, None)
-        if not self._undurable:
+                undurable.pop(log, None)
+        if not undurable:
             self.owes_others = False
 
     def abandon(self, log: Log, error: RivvenError) -> None:

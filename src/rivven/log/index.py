@@ -73,7 +73,7 @@ class Flush:
 
 
 class Index:
-    __slots__ = ("_cuts", "_kept", "_kept_bytes", "_kind", "keys", "values")
+    __slots__ = ("_cuts", "_kept", "_kept_bytes", "_kind", "keys", "saved", "values")
 
     def __init__(self, kind: Kind) -> None:
         self._kind = kind
@@ -83,6 +83,8 @@ class Index:
         self._kept = 0
         self._kept_bytes = 0
         self._cuts = 0
+        self.saved = False
+        """Whether there may be a file of it."""
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -124,6 +126,7 @@ class Index:
         count = len(self.keys) - self._kept
         if count == 0:
             return Flush(self, path, b"", self._kept_bytes, self._kept, self._cuts)
+        self.saved = True
         payload = _little(self.keys[self._kept :]) + _little(self.values[self._kept :])
         block = BLOCK.pack(self._kind.magic, count, crc32c(payload), 0) + payload
         return Flush(self, path, block, self._kept_bytes, len(self.keys), self._cuts)
@@ -141,6 +144,7 @@ class Index:
             data = read_whole(disk, path)
         except FileNotFoundError:
             return index, "missing"
+        index.saved = True
         return index, index._parse(data)
 
     def _parse(self, data: bytes) -> str | None:

@@ -378,6 +378,11 @@ class Log:
     def needs_checkpoint(self) -> bool:
         return self._fresh_names or self.recovery_point < self.end or any(s.dirty or s.stale for s in self._segments)
 
+    @property
+    def _is_short(self) -> bool:
+        """Whether it is sooner read than a snapshot, of which there is none yet."""
+        return self.snapshot_upto < 0 and len(self._segments) == 1 and self._segments[0].is_short
+
     def begin_checkpoint(self) -> PartitionCheckpoint:
         """Note what a sync has to cover; `SyncSegments.run` does it, on any thread."""
         assert not self.unwritten, "a sync covers what is written"
@@ -386,10 +391,13 @@ class Log:
         for segment in dirty:
             job.segments.append(segment)
             job.files.append(segment.open_file())
-            job.flushes.append((segment.index_flushes(), segment.sealed))
+            if not segment.is_short:
+                job.flushes.append((segment.index_flushes(), segment.sealed))
             segment.dirty = segment.stale = False
         self._fresh_names = False
         if self.facts.changes != self._snapshot_changes:
+            self.snapshot_holds = False
+        if not self.snapshot_holds and not self._is_short:
             job.snapshot = self.facts.snapshot(self.end)
             job.snapshot_changes = self.facts.changes
         return job

@@ -8,11 +8,12 @@ Invariant: bytes [0, end_bytes) are whole batches whose offsets grow and lie in 
 from __future__ import annotations
 
 import logging
+from bisect import bisect_right
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from rivven.errors import CorruptLog, Malformed
-from rivven.limits import LATER_BYTES_MIN, MIB
+from rivven.limits import INDEX_ENTRIES_MIN, LATER_BYTES_MIN, MIB
 from rivven.model import TopicPartition
 from rivven.ports import Disk, File
 from rivven.record import HEADER_BYTES, BatchHeader, fit, parse_header, scan, seek, walk
@@ -139,10 +140,12 @@ class Segment(Tail):
                 break
         if self.end_bytes < length_bytes:
             self._cut(length_bytes, trusted_offset, outcome, bad or "")
-        first = self._offsets.at_or_below(trusted_offset - self.base_offset)
-        if problem is not None and (problem != "missing" or first is not None):
-            self.rebuilt = problem  # a missing one was due only if something trusted is in it
+        if problem is not None and (problem != "missing" or self._indexed_below(trusted_offset) >= INDEX_ENTRIES_MIN):
+            self.rebuilt = problem  # else it was not due yet
         return outcome
+
+    def _indexed_below(self, offset: int) -> int:
+        return bisect_right(self._offsets.keys, offset - self.base_offset)
 
     def write_again(self, offset: int) -> None:
         """Write what stands from `offset` on once more, in its place.
@@ -289,6 +292,13 @@ class Segment(Tail):
         if self.end_bytes >= GIVE_BACK_FROM_BYTES and self.file is not None:  # what an earlier life reserved, too
             with suppress(OSError):  # a little room that nobody gets is no reason to fail
                 self.file.truncate(self.end_bytes)
+
+    @property
+    def is_short(self) -> bool:
+        """Whether it takes appends and is sooner read than its indexes, of which there is no file yet. A node may
+        have thousands of such segments, and a file takes longer to make than to fill."""
+        saved = self._offsets.saved or self._times.saved
+        return not self.sealed and not saved and len(self._offsets) < INDEX_ENTRIES_MIN
 
     def index_flushes(self) -> list[Flush]:
         return [self._offsets.flush(self.side(".idx")), self._times.flush(self.side(".tidx"))]

@@ -66,6 +66,14 @@ cdef class Lot:
     cdef Run run
 
 
+cdef class Named:
+    """What clients call a topic, by its name or by its id, and its partitions that were asked for."""
+
+    cdef bytes topic
+    cdef bint by_id
+    cdef dict targets
+
+
 cdef class Target:
     """What clients call a partition: by the name of its topic or by its id. Both have one lot, and so one order."""
 
@@ -275,14 +283,15 @@ cdef class Tally:
 
 cdef class Express(Taker):
     cdef object find, append, deliver, refuse, return_parcel, failed, now_ms
-    cdef dict targets, lots
+    cdef dict named, lots
+    cdef Py_ssize_t targets
     cdef Answered *answers
     cdef Py_ssize_t answers_used, answers_room
     cdef dict tallies
     cdef tuple bounds_s
     cdef list begun
     cdef int64_t stamp_ms
-    cdef Target latest
+    cdef Named latest
     cdef uint32_t frame_bytes_max
     cdef int produce_newest
     cdef public int64_t inflight_bytes_max
@@ -300,7 +309,7 @@ cdef class Express(Taker):
         self.now_ms = front.now_ms
         self.frame_bytes_max = frame_bytes_max
         self.produce_newest = produce_newest
-        self.targets = {}
+        self.named = {}
         self.lots = {}
         self.bounds_s = bounds_s
         self.tallies = {}
@@ -312,7 +321,8 @@ cdef class Express(Taker):
     def forget(self):
         """Topics have changed: ask again for every partition."""
         self.finish()
-        self.targets.clear()
+        self.named.clear()
+        self.targets = 0
         self.lots.clear()
         self.latest = None
 
@@ -502,30 +512,35 @@ cdef class Express(Taker):
 
     cdef Target target(self, const uint8_t *topic, uint32_t topic_bytes, uint32_t partition, bint by_id):
         """Where plain records of this partition go; None if it takes none."""
-        cdef bytes name
-        cdef Target found = self.latest
+        cdef Named named = self.latest
+        cdef Target target
         if topic_bytes > TOPIC_BYTES_MAX:
             return None  # no topic has such a name, and many of them would fill the memory
         if (
-            found is not None
-            and found.partition == partition
-            and found.by_id == by_id
-            and PyBytes_GET_SIZE(found.topic) == topic_bytes
-            and memcmp(PyBytes_AS_STRING(found.topic), topic, topic_bytes) == 0
+            named is None
+            or named.by_id != by_id
+            or PyBytes_GET_SIZE(named.topic) != topic_bytes
+            or memcmp(PyBytes_AS_STRING(named.topic), topic, topic_bytes) != 0
         ):
-            return found
-        name = PyBytes_FromStringAndSize(<const char *>topic, topic_bytes)
-        known = (name, partition, by_id)
-        if known in self.targets:
-            found = self.targets[known]
-        else:
-            found = self.found(name, partition, by_id)
-            if len(self.targets) >= TARGETS_MAX:
-                self.targets.clear()  # names that nobody has may be many
-            self.targets[known] = found
-        if found is not None:
-            self.latest = found
-        return found
+            named = self.latest = self.topic(PyBytes_FromStringAndSize(<const char *>topic, topic_bytes), by_id)
+        known = named.targets.get(partition, self)
+        if known is not self:
+            return <Target>known
+        if self.targets >= TARGETS_MAX:  # names that nobody has may be many
+            self.named.clear()
+            self.targets, self.latest = 0, None
+        target = named.targets[partition] = self.found(named.topic, partition, by_id)
+        self.targets += 1
+        return target
+
+    cdef Named topic(self, bytes name, bint by_id):
+        cdef Named named
+        known = (name, by_id)
+        if known not in self.named:
+            named = self.named[known] = Named.__new__(Named)
+            named.topic, named.by_id, named.targets = name, by_id, {}
+            self.targets += 1
+        return self.named[known]
 
     cdef Target found(self, bytes topic, uint32_t partition, bint by_id):
         cdef Target target
