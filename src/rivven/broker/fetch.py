@@ -76,13 +76,16 @@ class Waiting:
 
     def expire(self, now_us: int) -> None:
         while (due := self.due_us()) is not None and due <= now_us:
-            wait = heapq.heappop(self._deadlines)[2]
-            wait.attempt(True)
-            self._forget(wait)
+            self._end_first()
 
     def expire_all(self) -> None:
         while self._deadlines:
-            self.expire(self._deadlines[0][0])
+            self._end_first()
+
+    def _end_first(self) -> None:
+        wait = heapq.heappop(self._deadlines)[2]
+        wait.attempt(True)
+        self._forget(wait)
 
     def end(self, log: Log) -> None:
         """The log is gone: whoever waits for it is answered now."""

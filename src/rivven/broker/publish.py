@@ -221,15 +221,19 @@ class Publisher:
         if self.gathering:
             self.append_gathered()  # what was published before keeps the lower offsets
         outcomes = self._store.append_each(batches)
-        stats = self._stats
+        records = size_bytes = appended = 0
         for (log, batch, header, answer), done in zip(batches, outcomes, strict=True):
             if isinstance(done, RivvenError):
                 answer(-1, done)
                 continue
-            stats.messages_in += header[12]
-            stats.bytes_in += len(batch)
-            stats.batches_in += 1
+            records += header[12]
+            size_bytes += len(batch)
+            appended += 1
             self._promise(log, done, answer)
+        stats = self._stats
+        stats.messages_in += records
+        stats.bytes_in += size_bytes
+        stats.batches_in += appended
 
     def _promise(self, log: Log, done: Appended, answer: Answer) -> None:
         """As `_owe`, for whoever does nothing with an answer but send it."""

@@ -77,6 +77,11 @@ class Journal(Queue):
         return self._commit.waiting_bytes
 
     @property
+    def room_bytes(self) -> int:
+        """How much `admit` would let wait beside what waits already."""
+        return self._commit.limits.waiting_bytes_max - self._commit.waiting_bytes
+
+    @property
     def lacking_bytes(self) -> int:
         """What the next group needs and no write-ahead file has room for; 0 if it has room, or there is none."""
         return 0 if not self._commit.groups or self._wal.has_room(self._next_bytes()) else self._next_bytes()

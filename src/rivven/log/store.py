@@ -58,6 +58,7 @@ from .wal import OFFSET, Entry, Kind, Wal, WalStats, lost_files, read_wal, remov
 
 logger = logging.getLogger(__name__)
 
+NO_LIMIT = 2**62
 WAL = "wal"
 LOCK = "lock"
 
@@ -384,6 +385,8 @@ class Store:
         """Append a validated batch, which gets its offsets in place. It is durable, and visible to readers, once
         `log.durable` has reached `next_offset`: see `pump`. The caller leaves the batch as it is until then."""
         self._require_open()
+        if self._policy.writes:
+            self._journal.admit(len(batch))
         return self._append(log, batch, header, self._clock.now_ms() if now_ms is None else now_ms, leader_epoch)
 
     def _append(
@@ -391,14 +394,11 @@ class Store:
     ) -> Appended:
         if log.deleted:
             raise UnknownTopic(partition=f"partition {log.partition}: its topic was deleted")
-        syncs = self._policy.writes != 0
-        if syncs:
-            self._journal.admit(len(batch))
         try:
             done = log.append(batch, header, now_ms=now_ms, leader_epoch=leader_epoch)
         except OSError as error:  # a full disk is no OSError any more at this point
             self._end(error, log.active.path)
-        if syncs:
+        if self._policy.writes:
             self._journal.queue(log, Kind.APPEND, batch, done[1])
         else:
             self._appended(log, done)
@@ -425,8 +425,11 @@ class Store:
         self._require_open()
         outcomes: list[Appended | RivvenError] = []
         now_ms = self._clock.now_ms()
+        room_bytes = self._journal.room_bytes if self._policy.writes else NO_LIMIT
         for log, batch, header, _ in batches:
             try:
+                if (room_bytes := room_bytes - len(batch)) < 0:
+                    self._journal.admit(len(batch))
                 outcomes.append(self._append(log, batch, header, now_ms))
             except RivvenError as error:
                 outcomes.append(error)

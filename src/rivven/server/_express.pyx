@@ -37,6 +37,7 @@ from rivven.server._parcels cimport (
     written,
 )
 
+from rivven.errors import RivvenError
 from rivven.record import complete_plain
 
 cdef enum:
@@ -177,26 +178,29 @@ cdef class Waiters:
         return 0
 
     def __call__(self, first, error):
+        self.tell(first, error)
+
+    cdef int tell(self, int64_t first, error) except -1:
         cdef Express express = self.express
         cdef Line line
-        cdef Py_ssize_t index, count = len(self.lines)
+        cdef Py_ssize_t index, count = PyList_GET_SIZE(self.lines)
         cdef uint64_t offset
         express.inflight_bytes -= self.request_bytes
         if error is not None:
-            express.failed(count)
+            express.failed(count, error)
             for index in range(count):
                 line = self.lines[index]
                 line.replied_with(
                     self.asked[index].number, express.refuse(self.asked[index].correlation_id, error)
                 )
         else:
-            offset = first
+            offset = <uint64_t>first
             for index in range(count):
                 line = self.lines[index]
                 reply(line, self.asked[index].number, self.asked[index].correlation_id, offset, self.partition)
                 offset += 1
-        express.count_answered(PUBLISH_FORM, self.begun_us, count)
         self.lines = None
+        return express.count_answered(PUBLISH_FORM, self.begun_us, count)
 
 
 cdef int reply(Line line, uint64_t number, uint32_t correlation_id, uint64_t offset, uint32_t partition) except -1:
@@ -583,12 +587,19 @@ cdef class Express(Taker):
             else:
                 batches.append(self.completed(lot))
         if batches:
-            self.append(batches)
+            self.append_each(batches)
 
     cdef int pass_on(self, Lot lot) except -1:
         if lot.run is not None:
             return self.hand_over(lot)
-        self.append([self.completed(lot)])
+        return self.append_each([self.completed(lot)])
+
+    cdef int append_each(self, list batches) except -1:
+        try:
+            self.append(batches)
+        except (RivvenError, OSError) as error:  # as for any other request: these fail, the node goes on
+            for _, _, _, waiters in batches:
+                (<Waiters>waiters).tell(-1, error)
         return 0
 
     cdef tuple completed(self, Lot lot):

@@ -16,7 +16,7 @@ from rivven.broker import Produced, produced_to_one, refusal
 from rivven.errors import RivvenError
 from rivven.limits import BATCH_RECORDS_MAX
 from rivven.log import Log
-from rivven.record import NATIVE, BatchHeader
+from rivven.record import NATIVE
 from rivven.wire import Format, encode_response, kafka
 from rivven.wire.kafka import NO_ID, SERVED
 
@@ -25,7 +25,6 @@ from .metrics import LATENCY_BOUNDS_S, Histogram
 
 if TYPE_CHECKING:
     from ._express import Express as Express
-    from ._express import Heard
     from ._lines import Line as Line
     from ._lines import Lines
     from .connection import Connection
@@ -56,7 +55,7 @@ class Front:
         self._lines = Lines(node.loop, node.shared_buffer)
         self.now_ms = node.broker.clock.now_ms
         self.deliver = self._writing.append_parcels
-        self._append_plain = self._writing.append_plain
+        self.append = self._writing.append_plain
         self._express = Express(
             self,
             frame_bytes_max=node.settings.max_request_size,
@@ -123,15 +122,6 @@ class Front:
         found = None if topic_id == NO_ID else self._node.broker.topics.by_id(topic_id)
         return None if found is None else found.name
 
-    def append(self, batches: list[tuple[Log, bytearray, BatchHeader, Heard]]) -> None:
-        try:
-            self._append_plain(batches)
-        except (RivvenError, OSError) as error:  # as for any other request: these fail, the node goes on
-            if isinstance(error, OSError):
-                logger.exception("%s failed", PUBLISH)
-            for _, _, _, heard in batches:
-                heard(-1, error)
-
     def refuse(self, correlation_id: int, error: RivvenError | OSError) -> bytes:
         return b"".join(encode_response(refusal(error), correlation_id, Format.POSTCARD))
 
@@ -151,5 +141,8 @@ class Front:
         refused = self._node.broker.kafka.produced_to_one(name, topic_id, partition, produced, version)
         return b"".join(kafka.encode_response(refused, PRODUCE, version, correlation_id))
 
-    def failed(self, count: int) -> None:
+    def failed(self, count: int, error: RivvenError | OSError) -> None:
+        """So many publishes were refused."""
         self._stats.errors += count
+        if isinstance(error, OSError):
+            logger.error("%s failed: %s", PUBLISH, error)
