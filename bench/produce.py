@@ -2,10 +2,11 @@
 
 Four producers, each with a partition of its own and five requests in flight, as producers have them. Kafka and the
 mock broker get the very same batches in Kafka's Produce: of 16 KB, where our client and Java's start from, and of
-1 MB, where librdkafka does. Redis and NATS get as many commands in a row as make 16 KB, sent at once. Kafka and NATS
-do not sync before they answer, Redis has `appendfsync no`, we have the policy `none`: each of the four writes a file
-into the page cache. The mock broker writes nothing, checks nothing and forgets all but the last few megabytes; the
-least in C writes and checks, and does nothing else (`least.c`).
+1 MB, where librdkafka does. Redis and NATS get as many commands in a row as make 16 KB, sent at once: they take them
+one by one, and hardly faster if more are sent, so this is what stands beside 1 MB, too. Kafka and NATS do not sync
+before they answer, Redis has `appendfsync no`, we have the policy `none`: each of the four writes a file into the
+page cache. The mock broker writes nothing, checks nothing and forgets all but the last few megabytes; the least in C
+writes and checks, and does nothing else (`least.c`).
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ VALUE_BYTES = {"100 B": 100, "1 KB": 1000}
 MOCK = "librdkafka's mock broker"
 KAFKA = "Apache Kafka"
 LEAST = "the least in C"
-MOCK_TARGET = 0.9
-TARGETS = {"NATS JetStream": 5.0, "Redis": 5.0, "Redis in memory only": None}
+LEAST_TARGET = 0.75
+TARGETS = {SMALL_BATCH: {"100 B": 5.0, "1 KB": 3.5}, LARGE_BATCH: {"100 B": 5.0, "1 KB": 5.0}}
+"""Over NATS and Redis; see `docs/decisions/009-budgets.md`."""
 
 
 def run(*, quick: bool = False) -> list[Result]:
@@ -48,9 +50,9 @@ def run(*, quick: bool = False) -> list[Result]:
             seen = contest(contenders, rounds=rounds)
             for dialect in DIALECTS:
                 for batch in BATCH_BYTES:
-                    targets: dict[str, float | None] = {f"{MOCK}, {batch}": MOCK_TARGET}
-                    targets |= {f"{LEAST}, {batch}": None, f"{KAFKA}, {batch}": None}
-                    targets |= TARGETS if batch == SMALL_BATCH else {}
+                    targets: dict[str, float | None] = {f"{LEAST}, {batch}": LEAST_TARGET}
+                    targets |= dict.fromkeys((f"{MOCK}, {batch}", f"{KAFKA}, {batch}", "Redis in memory only"))
+                    targets |= dict.fromkeys(("NATS JetStream", "Redis"), TARGETS[batch][shown])
                     bench = f"produce {shown} in batches of {batch}, {dialect} protocol, no sync"
                     results += compare(bench, seen, f"rivvend {dialect}, {batch}", targets, "records/s")
     return results + left_out("produce in batches", missing)

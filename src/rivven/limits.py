@@ -29,8 +29,9 @@ READ_BYTES_MAX = 64 * MIB
 SEALED_OPEN_MAX = 8
 """How many sealed segments of a partition are kept open, with their indexes in memory."""
 
-INDEX_ENTRIES_MIN = 16
-"""With fewer, the end of a log is sooner read than its index: 64 KiB as topics are by default."""
+SHORT_BYTES_MAX = 64 * KIB
+SHORT_ENTRIES_MAX = 16
+"""The end of a log that has less, and fewer entries in its index, is sooner read than files of derived facts."""
 
 LATER_BYTES_MIN = 256 * KIB
 """Under the policy `none`, appends of so many bytes are written by another thread; to wake it for less is no gain."""

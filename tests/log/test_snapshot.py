@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from errno import ENOSPC
 from random import Random
 
 import pytest
 from building import batch_of, facts_of, finish_chores, names_of, new_world, remove_all, transactional
 
-from rivven.limits import INDEX_ENTRIES_MIN
+from rivven.limits import SHORT_ENTRIES_MAX
 from rivven.log.document import write_whole
 from rivven.log.snapshot import Facts, drop, load, save, saved
 from rivven.record import encode_marker, parse_header, patch
@@ -126,6 +127,82 @@ def test_a_short_log_does_without_files_of_derived_facts_and_forgets_none(end):
     assert (facts_of(world.log()), world.store.recovery.rebuilt) == (before, [])
 
 
+@pytest.mark.parametrize("end", ["close", "kill", "crash"])
+@pytest.mark.parametrize("more", [0, 1], ids=["nothing more", "more"])
+def test_retention_takes_a_short_log_and_leaves_its_facts(end, more):
+    """All that was written is deleted, also what the facts were derived from."""
+    for seed in range(20):
+        world = new_world(seed, configs={"segment.bytes": "1000000", "retention.ms": "1000"})
+        world.write(b"v", producer_id=9, producer_epoch=2, base_sequence=0, leader_epoch=2)
+        finish_chores(world.store)
+        world.store.checkpoint()
+        for number in range(more):
+            world.write(b"w", producer_id=9, producer_epoch=2, base_sequence=1 + number, leader_epoch=2)
+        before = facts_of(world.log())
+        world.clock.advance(ms=1_000_000)
+        world.store.retain()
+        assert world.log().start == world.log().end
+        world.reopen(end)
+        assert facts_of(world.log())["producers"] == before["producers"], (seed, end)
+        assert facts_of(world.log())["epochs"] != [], (seed, end)
+
+
+def test_a_log_whose_begin_is_gone_is_never_short():
+    """The roll of retention had no room for its snapshot: the next checkpoint must make one."""
+    world = new_world(configs={"segment.bytes": "1000000", "retention.ms": "1000"})
+    world.write(b"v", producer_id=9, producer_epoch=2, base_sequence=0)
+    finish_chores(world.store)
+    world.store.checkpoint()
+    world.clock.advance(ms=1_000_000)
+    world.disk.fail("write", ENOSPC, path_contains=".state")
+    world.store.retain()
+    world.disk.heal()
+    world.store.checkpoint()
+    world.write(b"w")
+    world.store.checkpoint()
+    before = facts_of(world.log())
+    assert 9 in before["producers"]
+    world.reopen()
+    assert facts_of(world.log())["producers"] == before["producers"]
+
+
+def test_a_short_segment_gets_its_indexes_when_it_is_sealed():
+    world = new_world(configs={"segment.bytes": "1000000", "segment.ms": "1000"})
+    for _ in range(3):
+        world.write(b"y" * 5000)
+    finish_chores(world.store)
+    world.store.checkpoint()
+    assert names_of(world.disk, "idx") == []
+    world.clock.advance(ms=1_000_000)
+    world.write(b"the first of the next segment")
+    world.store.checkpoint()
+    assert len(names_of(world.disk, "idx")) == 2
+    world.reopen()
+    assert world.store.recovery.rebuilt == []
+
+
+def test_a_few_large_batches_are_no_short_log():
+    world = new_world(configs={"segment.bytes": "10000000"})
+    for _ in range(3):
+        world.write(b"y" * 50_000)
+    finish_chores(world.store)
+    world.store.checkpoint()
+    assert len(names_of(world.disk, "idx")) == 2
+
+
+def test_a_wrong_index_of_a_short_log_is_told_once():
+    world = new_world(configs={"segment.bytes": "1000000"})
+    for _ in range(SHORT_ENTRIES_MAX + 2):
+        world.write(b"y" * 5000)
+    world.end("close")
+    for path in names_of(world.disk, "idx"):
+        world.disk.flip(path, 20)
+    world.open()
+    assert world.store.recovery.rebuilt != []
+    world.reopen()
+    assert world.store.recovery.rebuilt == []
+
+
 def test_a_damaged_snapshot_is_passed_over():
     world = busy_world()
     before = facts_of(world.log())
@@ -157,7 +234,7 @@ def test_snapshots_of_a_lost_tail_are_not_believed():
 def test_an_older_snapshot_that_came_back_with_the_power_is_not_vouched_for():
     """The names of snapshots are not synced: a power loss may take the newest, and bring back the one before."""
     world = new_world(configs={"segment.bytes": "1000000"})
-    for _ in range(INDEX_ENTRIES_MIN + 1):
+    for _ in range(SHORT_ENTRIES_MAX + 1):
         world.write(b"long enough for a snapshot" * 1000)
     world.write(b"t", **transactional(producer_id=2))
     world.reopen()

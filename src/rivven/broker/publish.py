@@ -435,12 +435,14 @@ class Publisher:
             if waiting is None:
                 continue
             durable, told = log.durable, 0
-            for upto, first, answer in waiting:  # an answer may have somebody else wait, behind all of them
-                if upto > durable:
-                    break
-                told += 1
-                answer(first, None)
-            del waiting[:told]
+            try:
+                for upto, first, answer in waiting:  # an answer may have somebody else wait, behind all of them
+                    if upto > durable:
+                        break
+                    told += 1
+                    answer(first, None)
+            finally:
+                del waiting[:told]
             if not waiting:
                 undurable.pop(log, None)
         if not undurable:

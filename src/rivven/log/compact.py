@@ -346,10 +346,10 @@ class Cleaning:
         drop(disk, directory, replaced)
         disk.sync_dir(directory)
         self.log.replace(cleaned.old, cleaned.new)
-        cleaned.new.seal(cleaned.new.next_offset)
         for flush in cleaned.new.index_flushes():
             flush.run(disk, sync=True)
             flush.finish()
+        cleaned.new.seal(cleaned.new.next_offset)
         Bloom.of(cleaned.keys, tombstones=cleaned.tombstones).save(disk, cleaned.new.side(".bloom"))
 
 

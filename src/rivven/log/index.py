@@ -89,6 +89,11 @@ class Index:
     def __len__(self) -> int:
         return len(self.keys)
 
+    @property
+    def lacks_file(self) -> bool:
+        """Whether it has entries that no file has."""
+        return len(self.keys) > self._kept
+
     def add(self, key: int, value: int) -> None:
         self.keys.append(key)
         self.values.append(value)
@@ -116,8 +121,12 @@ class Index:
         place = bisect_right(self.values, value_max)
         del self.keys[place:], self.values[place:]
         if place < self._kept:
-            self._kept = self._kept_bytes = 0  # the next flush writes the file anew
+            self.distrust_file()
         self._cuts += 1
+
+    def distrust_file(self) -> None:
+        """The next flush writes it anew."""
+        self._kept = self._kept_bytes = 0
 
     # Disk
 

@@ -23,7 +23,7 @@ from .batches import Batches
 from .config import TopicConfig
 from .index import Flush
 from .segment import Segment
-from .snapshot import Facts, Snapshot, drop, load, save, saved
+from .snapshot import Facts, Snapshot, drop, load, save, saved, snapshot_path
 from .transactions import Aborted
 
 logger = logging.getLogger(__name__)
@@ -324,10 +324,25 @@ class Log:
         """The log begins at `offset`: what is below is no longer readable, and segments wholly below it go.
         A restart must know of it before, or it would miss them: see `Store.delete_before`."""
         self.start = Offset(offset)
-        while len(self._segments) > 1 and self._segments[1].base_offset <= offset:
+        left = max(0, bisect_right(self._bases, offset) - 1)
+        if left:
+            self._keep_snapshot(self._bases[left])
+        for _ in range(left):
             self._drop(0)
         self.facts.epochs.advance_start(offset)
         self.facts.transactions.advance_start(offset)
+
+    def _keep_snapshot(self, upto: int) -> None:
+        """What is about to go may be all that tells some facts, but for the snapshot at its end."""
+        try:
+            file = self._disk.open(snapshot_path(self.directory, upto))
+        except FileNotFoundError:
+            return  # there was no room for it
+        try:
+            file.sync()
+        finally:
+            file.close()
+        self._disk.sync_dir(self.directory)
 
     def _drop(self, place: int) -> None:
         segment = self._segments.pop(place)
@@ -381,7 +396,7 @@ class Log:
     @property
     def _is_short(self) -> bool:
         """Whether it is sooner read than a snapshot, of which there is none yet."""
-        return self.snapshot_upto < 0 and len(self._segments) == 1 and self._segments[0].is_short
+        return self.snapshot_upto < 0 and self._bases == [0] and self._segments[0].is_short
 
     def begin_checkpoint(self) -> PartitionCheckpoint:
         """Note what a sync has to cover; `SyncSegments.run` does it, on any thread."""
@@ -428,7 +443,7 @@ class Log:
         """
         snapshot = None
         for upto in reversed(saved(self._disk, self.directory)):
-            if upto > self.end:
+            if upto > max(self.end, self.start):
                 continue
             snapshot = load(self._disk, self.directory, upto)
             if snapshot is not None:

@@ -146,7 +146,8 @@ def recover_log(
     log.dense = dense
     log.recovery_point = Offset(min(trusted or start, log.end))
     # A snapshot beyond what was synced may speak of batches that a crash took; others have their offsets since.
-    believed = log.end if trusted is None else trusted
+    # Not so up to the start: what is deleted is not written again.
+    believed = log.end if trusted is None else max(trusted, start)
     drop(disk, directory, [upto for upto in saved(disk, directory) if upto > believed])
     log.drop_before(log.start)  # segments that were deleted, but whose names came back
     _derive(log, point, trusted)

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from rivven.errors import CorruptLog, Malformed
-from rivven.limits import INDEX_ENTRIES_MIN, LATER_BYTES_MIN, MIB
+from rivven.limits import LATER_BYTES_MIN, MIB, SHORT_BYTES_MAX, SHORT_ENTRIES_MAX
 from rivven.model import TopicPartition
 from rivven.ports import Disk, File
 from rivven.record import HEADER_BYTES, BatchHeader, fit, parse_header, scan, seek, walk
@@ -77,13 +77,20 @@ class Segment(Tail):
         """Whether the index files lag behind the indexes in memory though nothing was written: they were damaged."""
         self.rebuilt: str | None = None
         """Why the indexes had to be made again, if they had to."""
+        self._offsets, self._times = Index(OFFSETS), Index(TIMES)
         self._forget()
 
     def _forget(self) -> None:
         self.reset()
         self.held_bytes = 0
         """Up to here the file system has set room aside."""
-        self._use(Index(OFFSETS), Index(TIMES))
+        self._start_indexes_anew()
+
+    def _start_indexes_anew(self) -> None:
+        """Whatever their files hold will be written over."""
+        offsets, times = Index(OFFSETS), Index(TIMES)
+        offsets.saved, times.saved = self._offsets.saved, self._times.saved
+        self._use(offsets, times)
 
     def _use(self, offsets: Index, times: Index) -> None:
         self._offsets, self._times = offsets, times
@@ -132,7 +139,7 @@ class Segment(Tail):
         self._offsets.cut(keep[1] if keep is not None else -1)
         if (mismatch := self._resume(keep[1] if keep is not None else 0)) is not None:
             problem = problem or mismatch
-            self._use(Index(OFFSETS), Index(TIMES))
+            self._start_indexes_anew()
             self._resume(0)
         while True:
             bad = self._check(length_bytes, outcome, until, dense=dense)
@@ -140,12 +147,20 @@ class Segment(Tail):
                 break
         if self.end_bytes < length_bytes:
             self._cut(length_bytes, trusted_offset, outcome, bad or "")
-        if problem is not None and (problem != "missing" or self._indexed_below(trusted_offset) >= INDEX_ENTRIES_MIN):
-            self.rebuilt = problem  # else it was not due yet
+        if problem is not None and (problem != "missing" or self._is_index_due(trusted_offset)):
+            self.rebuilt = problem
+            self.stale = True
+            for index in (self._offsets, self._times):
+                index.distrust_file()
         return outcome
 
-    def _indexed_below(self, offset: int) -> int:
-        return bisect_right(self._offsets.keys, offset - self.base_offset)
+    def _is_index_due(self, trusted_offset: int) -> bool:
+        """Whether what is trusted is more than a short segment has."""
+        entry = self._offsets.at_or_below(trusted_offset - self.base_offset)
+        if entry is None:
+            return False
+        entries = bisect_right(self._offsets.values, entry[1])
+        return entry[1] >= SHORT_BYTES_MAX or entries >= SHORT_ENTRIES_MAX
 
     def write_again(self, offset: int) -> None:
         """Write what stands from `offset` on once more, in its place.
@@ -289,6 +304,7 @@ class Segment(Tail):
         """No more appends; the next segment begins at `until`."""
         self.sealed = True
         self.until = until
+        self.dirty = self.dirty or self._offsets.lacks_file  # from now on it has indexes in files
         if self.end_bytes >= GIVE_BACK_FROM_BYTES and self.file is not None:  # what an earlier life reserved, too
             with suppress(OSError):  # a little room that nobody gets is no reason to fail
                 self.file.truncate(self.end_bytes)
@@ -298,7 +314,8 @@ class Segment(Tail):
         """Whether it takes appends and is sooner read than its indexes, of which there is no file yet. A node may
         have thousands of such segments, and a file takes longer to make than to fill."""
         saved = self._offsets.saved or self._times.saved
-        return not self.sealed and not saved and len(self._offsets) < INDEX_ENTRIES_MIN
+        few = self.end_bytes < SHORT_BYTES_MAX and len(self._offsets) < SHORT_ENTRIES_MAX
+        return few and not saved and not self.sealed
 
     def index_flushes(self) -> list[Flush]:
         return [self._offsets.flush(self.side(".idx")), self._times.flush(self.side(".tidx"))]

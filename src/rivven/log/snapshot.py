@@ -1,8 +1,9 @@
 """The facts derived from a partition's batches, as of one offset, in a file beside the segments.
 
 `<offset>.state` holds the leader epochs, the producers and the transactions after all batches below that offset.
-One is written at every roll and at checkpoints where something changed. Like an index it is derived: a missing or
-damaged one costs a longer walk over the log at start, never a fact.
+One is written at every roll, and at checkpoints where something changed unless the log is short. Like an index it is
+derived: a missing or damaged one costs a longer walk over the log at start, never a fact. Only where the begin of the
+log was deleted it is all that is left of that, and is synced before.
 """
 
 from __future__ import annotations
@@ -76,14 +77,18 @@ class Facts:
         )
 
 
+def snapshot_path(directory: str, upto: int) -> str:
+    return f"{directory}/{upto:020d}{SUFFIX}"
+
+
 def save(disk: Disk, directory: str, snapshot: Snapshot) -> None:
     """Write without a sync: after a power loss a torn file fails its CRC, and the walk is longer."""
-    write_whole(disk, f"{directory}/{snapshot.upto:020d}{SUFFIX}", seal(snapshot), sync=False)
+    write_whole(disk, snapshot_path(directory, snapshot.upto), seal(snapshot), sync=False)
 
 
 def load(disk: Disk, directory: str, upto: int) -> Snapshot | None:
     try:
-        data = read_whole(disk, f"{directory}/{upto:020d}{SUFFIX}")
+        data = read_whole(disk, snapshot_path(directory, upto))
     except FileNotFoundError:
         return None
     snapshot = unseal(data, Snapshot)
@@ -102,4 +107,4 @@ def saved(disk: Disk, directory: str) -> list[int]:
 def drop(disk: Disk, directory: str, offsets: list[int]) -> None:
     for offset in offsets:
         with suppress(FileNotFoundError):
-            disk.remove(f"{directory}/{offset:020d}{SUFFIX}")
+            disk.remove(snapshot_path(directory, offset))

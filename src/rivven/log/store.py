@@ -384,7 +384,6 @@ class Store:
     ) -> Appended:
         """Append a validated batch, which gets its offsets in place. It is durable, and visible to readers, once
         `log.durable` has reached `next_offset`: see `pump`. The caller leaves the batch as it is until then."""
-        self._require_open()
         if self._policy.writes:
             self._journal.admit(len(batch))
         return self._append(log, batch, header, self._clock.now_ms() if now_ms is None else now_ms, leader_epoch)
@@ -392,6 +391,8 @@ class Store:
     def _append(
         self, log: Log, batch: bytearray | memoryview, header: BatchHeader, now_ms: int, leader_epoch: int = 0
     ) -> Appended:
+        if self._closed is not None:
+            raise StoreClosed(reason=self._closed)
         if log.deleted:
             raise UnknownTopic(partition=f"partition {log.partition}: its topic was deleted")
         try:
@@ -422,7 +423,6 @@ class Store:
     ) -> list[Appended | RivvenError]:
         """As `append`, for batches of many partitions, each by itself: what became of every one of them. What they
         bring beyond that is the caller's own."""
-        self._require_open()
         outcomes: list[Appended | RivvenError] = []
         now_ms = self._clock.now_ms()
         room_bytes = self._journal.room_bytes if self._policy.writes else NO_LIMIT
@@ -506,8 +506,14 @@ class Store:
         self._require_open()
         log.check_start(offset)
         self._note_and_flush([(log, Kind.START, offset)])
-        log.drop_before(offset)
+        self._drop_before(log, offset)
         return log.start
+
+    def _drop_before(self, log: Log, offset: int) -> None:
+        try:
+            log.drop_before(offset)
+        except OSError as error:
+            self._end(error, log.directory)
 
     def retain(self, now_ms: int | None = None) -> dict[TopicPartition, Offset]:
         """Apply retention everywhere; returns the new start of each log that lost something. Waits."""
@@ -522,7 +528,7 @@ class Store:
         if starts:
             self._note_and_flush(starts)
         for log, _, offset in starts:
-            log.drop_before(offset)
+            self._drop_before(log, offset)
         return {log.partition: log.start for log, _, _ in starts}
 
     def expire_producers(self) -> int:

@@ -183,8 +183,11 @@ cdef class Waiters:
     cdef int tell(self, int64_t first, error) except -1:
         cdef Express express = self.express
         cdef Line line
-        cdef Py_ssize_t index, count = PyList_GET_SIZE(self.lines)
+        cdef Py_ssize_t index, count
         cdef uint64_t offset
+        if self.lines is None:
+            return 0  # they have been told
+        count = PyList_GET_SIZE(self.lines)
         express.inflight_bytes -= self.request_bytes
         if error is not None:
             express.failed(count, error)

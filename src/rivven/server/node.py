@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LATENCY_BOUNDS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5, 30)
 SWEEP_S = 5.0
 DRAIN_S = 10.0
 CLOSE_S = 1.0
@@ -323,7 +322,7 @@ class Node:
     def latency_of(self, kind: str) -> Histogram:
         found = self.latency.get(kind)
         if found is None:
-            found = self.latency[kind] = Histogram(LATENCY_BOUNDS_S)
+            found = self.latency[kind] = Histogram()
         return found
 
     def take_counts(self) -> None:

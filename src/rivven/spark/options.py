@@ -75,7 +75,7 @@ _SPELLING = {name.lower(): name for name in USES} | ALIASES
 
 EARLIEST, LATEST = -2, -1
 EDGES = {"earliest": EARLIEST, "latest": LATEST}
-PARTITION_BYTES_MAX = 128 * MIB
+PARTITION_BYTES_MAX = 256 * MIB
 TRANSACTION_TIMEOUT_MS = 15 * 60 * 1000
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 TLS = ("tlsCaCertPath", "tlsServerName", "tlsClientCertPath", "tlsClientKeyPath")
