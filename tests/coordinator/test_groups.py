@@ -214,6 +214,29 @@ def test_a_consumer_reads_offsets_with_its_own_epoch_alone(table):
         table.groups.fetch(FetchOffsets("g", (T0,), "n", 1))
 
 
+def test_a_commit_that_a_new_epoch_overtook_counts_for_what_the_member_still_holds(table):
+    table.groups.topics_changed({"t": 2})
+    first, second = (
+        ConsumerHeartbeat("g", name, 0, rebalance_timeout_ms=1, topics=("t",), owned=frozenset()) for name in "mn"
+    )
+    assert table.ask(first).member_epoch == 1
+    assert table.ask(second).member_epoch == 2
+    kept = table.ask(ConsumerHeartbeat("g", "m", 1, owned=frozenset({T0, T1}))).assignment
+    assert table.ask(ConsumerHeartbeat("g", "m", 1, owned=kept)).member_epoch == 2
+    (mine,), (theirs,) = kept, {T0, T1} - kept
+    assert not isinstance(table.ask(commit((mine, 5), member_id="m", generation=1)), StaleMemberEpoch)
+    assert offset_of(table.groups, mine) == 5
+    for overtaken in (
+        commit((theirs, 5), member_id="m", generation=1),
+        commit((mine, 6), (theirs, 6), member_id="m", generation=1),
+        commit((mine, 6), member_id="m", generation=0),
+        commit((mine, 6), member_id="m", generation=3),
+        commit((theirs, 6), member_id="n", generation=1),
+    ):
+        assert isinstance(table.ask(overtaken), StaleMemberEpoch), overtaken
+    assert offset_of(table.groups, mine) == 5
+
+
 def test_a_write_that_fails_for_an_ended_session_is_tried_again(table):
     table.groups.topics_changed({"t": 2})
     table.ask(ConsumerHeartbeat("g", "m", 0, rebalance_timeout_ms=1, topics=("t",), owned=frozenset()))

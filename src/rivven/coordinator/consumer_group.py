@@ -176,8 +176,22 @@ class ConsumerGroup:
         nobody_named = request.generation < 0 and not request.member_id
         if nobody_named and (request.producer_id != NO_PRODUCER or not self.state.members):
             return
-        self.check_epoch(request.member_id, request.generation)
+        if not self._is_overtaken(request):
+            self.check_epoch(request.member_id, request.generation)
         self._see(request.member_id, now_ms)
+
+    def _is_overtaken(self, request: Commit) -> bool:
+        """Whether a member commits what it holds, in the epoch before its own: the answer that told it of the new one
+        met the commit on its way. Nobody else can have had these partitions in between, as they would have had to be
+        revoked. Clients that close have no time to repeat such a commit."""
+        member = self.state.members.get(request.member_id)
+        if member is None or member.said.classic is not None:
+            return False
+        current = member.current
+        held = current.assigned | current.revoking
+        return 0 < request.generation == current.previous_epoch < current.epoch and all(
+            partition in held for partition, _ in request.offsets
+        )
 
     def check_epoch(self, member_id: str, epoch: int) -> None:
         member = self.state.members.get(member_id)
