@@ -59,7 +59,7 @@ class Journal(Queue):
         self.admit = self._commit.admit
         """Raise `Overloaded` if too much waits already to take so many bytes more."""
         self._make_room = make_room
-        self.moved: dict[Log, None] = {}
+        self.moved: dict[Log, int] = {}
         """Whose durable offset has moved since `pump` last said so; whoever moves one puts the log here."""
         self._under_way: _Submission | None = None
         self._retry_us: int | None = None
@@ -168,9 +168,10 @@ class Journal(Queue):
             return
         group = self._commit.done()
         self._wal.wrote(len(group.writes), completion)
-        for log, upto in dict(map(_moved, group.writes)).items():  # the last of each log counts
+        moved = dict(map(_moved, group.writes))  # the last of each log counts
+        for log, upto in moved.items():
             log.advance(upto)
-            self.moved[log] = None
+        self.moved.update(moved)
 
     def _failed(self, error: OSError, *, in_sync: bool) -> None:
         if in_sync or error.errno not in NO_ROOM:

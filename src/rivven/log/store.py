@@ -384,25 +384,9 @@ class Store:
     ) -> Appended:
         """Append a validated batch, which gets its offsets in place. It is durable, and visible to readers, once
         `log.durable` has reached `next_offset`: see `pump`. The caller leaves the batch as it is until then."""
-        if self._policy.writes:
-            self._journal.admit(len(batch))
-        return self._append(log, batch, header, self._clock.now_ms() if now_ms is None else now_ms, leader_epoch)
-
-    def _append(
-        self, log: Log, batch: bytearray | memoryview, header: BatchHeader, now_ms: int, leader_epoch: int = 0
-    ) -> Appended:
-        if self._closed is not None:
-            raise StoreClosed(reason=self._closed)
-        if log.deleted:
-            raise UnknownTopic(partition=f"partition {log.partition}: its topic was deleted")
-        try:
-            done = log.append(batch, header, now_ms=now_ms, leader_epoch=leader_epoch)
-        except OSError as error:  # a full disk is no OSError any more at this point
-            self._end(error, log.active.path)
-        if self._policy.writes:
-            self._journal.queue(log, Kind.APPEND, batch, done[1])
-        else:
-            self._appended(log, done)
+        (done,) = self.append_each([(log, batch, header, None)], leader_epoch=leader_epoch, now_ms=now_ms)
+        if isinstance(done, RivvenError):
+            raise done
         return done
 
     def _appended(self, log: Log, done: Appended) -> None:
@@ -410,29 +394,45 @@ class Store:
         base_offset, next_offset, position, _ = done
         if not log.unwritten:
             log.advance(next_offset)
-            self._journal.moved[log] = None
+            self._journal.moved[log] = next_offset
         if position == 0 and base_offset > log.start:
             self._checkpoint_wanted = True  # the segment before it is complete, and wants its sync
 
     def _written(self, log: Log, upto: int) -> None:
         log.advance(upto)
-        self._journal.moved[log] = None
+        self._journal.moved[log] = upto
 
     def append_each(
-        self, batches: Iterable[tuple[Log, bytearray, BatchHeader, object]]
+        self,
+        batches: Iterable[tuple[Log, bytearray | memoryview, BatchHeader, object]],
+        *,
+        leader_epoch: int = 0,
+        now_ms: int | None = None,
     ) -> list[Appended | RivvenError]:
         """As `append`, for batches of many partitions, each by itself: what became of every one of them. What they
         bring beyond that is the caller's own."""
         outcomes: list[Appended | RivvenError] = []
-        now_ms = self._clock.now_ms()
-        room_bytes = self._journal.room_bytes if self._policy.writes else NO_LIMIT
+        journal, syncs = self._journal, self._policy.writes != 0
+        now_ms = self._clock.now_ms() if now_ms is None else now_ms
+        room_bytes = journal.room_bytes if syncs else NO_LIMIT
         for log, batch, header, _ in batches:
             try:
+                if self._closed is not None:
+                    raise StoreClosed(reason=self._closed)
+                if log.deleted:
+                    raise UnknownTopic(partition=f"partition {log.partition}: its topic was deleted")
                 if (room_bytes := room_bytes - len(batch)) < 0:
-                    self._journal.admit(len(batch))
-                outcomes.append(self._append(log, batch, header, now_ms))
+                    journal.admit(len(batch))
+                done = log.append(batch, header, now_ms=now_ms, leader_epoch=leader_epoch)
+                if syncs:
+                    journal.queue(log, Kind.APPEND, batch, done[1])
+                else:
+                    self._appended(log, done)
+                outcomes.append(done)
             except RivvenError as error:
                 outcomes.append(error)
+            except OSError as error:  # a full disk is no OSError any more at this point
+                outcomes.append(self._ended(error, log.active.path))
         return outcomes
 
     def append_run(
@@ -666,8 +666,11 @@ class Store:
 
     def _end(self, error: OSError | SyncFailed, what: str) -> NoReturn:
         """The disk has failed in a way that leaves its cache in doubt."""
+        raise self._ended(error, what) from error
+
+    def _ended(self, error: OSError | SyncFailed, what: str) -> SyncFailed:
         self._closed = f"the disk failed: {error}"
-        raise error if isinstance(error, SyncFailed) else SyncFailed(path=what, reason=str(error)) from error
+        return error if isinstance(error, SyncFailed) else SyncFailed(path=what, reason=str(error))
 
     def _begin_checkpoint(self, *, clean: bool) -> SyncSegments:
         self.settle()
