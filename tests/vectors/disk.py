@@ -14,9 +14,11 @@ import re
 import struct
 import sys
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 from rivven.log import Store, StoreConfig
 from rivven.log.bloom import Bloom
@@ -200,6 +202,17 @@ def _store(*, topics: dict[str, int], configs: dict[str, str] | None = None) -> 
     return disk, store
 
 
+def _as_if_long(make: Callable[[], str]) -> Callable[[], str]:
+    """Short logs have no such files, and a long one would fill the page."""
+
+    @wraps(make)
+    def made() -> str:
+        with patch("rivven.log.segment.SHORT_BYTES_MAX", 0):
+            return make()
+
+    return made
+
+
 def _append(
     store: Store, value: bytes, *, partition: int = 0, later_ms: int = 0, epoch: int = 0, **facts: Any
 ) -> None:
@@ -229,12 +242,14 @@ def segment() -> str:
     return str(page)
 
 
+@_as_if_long
 def offset_index() -> str:
     page = Page(_indexed().snapshot()[f"{ORDERS}.idx"], "00000000000000000000.idx: one block for each checkpoint.")
     _blocks(page, "RVIX", ("<I", "offset - base offset"), ("<I", "position"))
     return str(page)
 
 
+@_as_if_long
 def time_index() -> str:
     page = Page(_indexed().snapshot()[f"{ORDERS}.tidx"], "00000000000000000000.tidx: as many entries as the .idx.")
     _blocks(page, "RVTX", ("<q", "largest timestamp before the batch"), ("<I", "offset - base offset of the batch"))
@@ -299,6 +314,7 @@ def _group(page: Page) -> None:
 # Documents, snapshot, filter
 
 
+@_as_if_long
 def snapshot() -> str:
     disk, store = _store(topics={"orders": 1})
     _append(store, b"plain", epoch=0, producer_id=7, producer_epoch=0, base_sequence=10)
@@ -316,6 +332,7 @@ def topic_metadata() -> str:
     return _document(disk.snapshot()["topic_metadata.json"], "topic_metadata.json: one topic of two partitions.")
 
 
+@_as_if_long
 def checkpoint() -> str:
     disk, store = _store(topics={"orders": 1})
     _append(store, b"red", producer_id=7, producer_epoch=0, base_sequence=0)
