@@ -204,7 +204,11 @@ class StoreWorld:
         offset = max(log.start, log.end - back, log.high_watermark if expected.compacts else 0)
         # If it is interrupted, what it would have dropped may be there or not. Whole batches go; where compaction
         # has emptied the log before them, so do the offsets that nothing holds any more.
-        base = log.end_after_truncation(offset)
+        try:
+            base = log.end_after_truncation(offset)
+        except DiskFull:  # it waits for what is to be written, and is refused like the truncation itself
+            self._note_acks()
+            return
         assert base <= offset
         expected.acked = min(expected.acked, base)
         for place in range(base, log.end):
