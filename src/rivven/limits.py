@@ -29,8 +29,8 @@ READ_BYTES_MAX = 64 * MIB
 SEALED_OPEN_MAX = 8
 """How many sealed segments of a partition are kept open, with their indexes in memory."""
 
-SHORT_BYTES_MAX = 64 * KIB
-SHORT_ENTRIES_MAX = 16
+SHORT_LOG_BYTES = 64 * KIB
+SHORT_LOG_ENTRIES = 16
 """The end of a log that has less, and fewer entries in its index, is sooner read than files of derived facts."""
 
 LATER_BYTES_MIN = 256 * KIB

@@ -14,11 +14,17 @@ from rivven.sim import SimDisk
 rising = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), max_size=40)
 
 
+def add(index: Index, key: int, value: int) -> None:
+    """As `tail` does."""
+    index.keys.append(key)
+    index.values.append(value)
+
+
 def build(steps: list[tuple[int, int]], kind=OFFSETS) -> tuple[Index, list[tuple[int, int]]]:
     index, entries, key, value = Index(kind), [], 0, 0
     for key_step, value_step in steps:
         key, value = key + key_step, value + value_step
-        index.add(key, value)
+        add(index, key, value)
         entries.append((key, value))
     return index, entries
 
@@ -57,7 +63,7 @@ def test_any_row_of_flushes_reads_back_as_one_index(steps, stops):
     for place, entry in enumerate(entries):
         if place in stops:
             save(index, disk)
-        index.add(*entry)
+        add(index, *entry)
     save(index, disk)
     again, problem = Index.load(disk, "a.idx", OFFSETS)
     assert (entries_of(again), problem) == (entries_of(whole), None if entries else "missing")
@@ -70,7 +76,7 @@ def test_a_flush_writes_only_what_the_file_lacks():
     before = disk.snapshot()["a.idx"]
     save(index, disk)
     assert disk.snapshot()["a.idx"] == before
-    index.add(100, 100)
+    add(index, 100, 100)
     save(index, disk)
     assert disk.snapshot()["a.idx"].startswith(before)
     assert len(disk.snapshot()["a.idx"]) == len(before) + BLOCK.size + 8
@@ -85,7 +91,7 @@ def test_after_a_cut_the_file_holds_the_new_content_alone(steps, value_max, more
     key, value = index.last() or (0, 0)
     for key_step, value_step in more:
         key, value = key + key_step, value + value_step
-        index.add(key, value)
+        add(index, key, value)
     save(index, disk)
     again, problem = Index.load(disk, "a.idx", OFFSETS)
     assert entries_of(again) == entries_of(index)
@@ -99,7 +105,7 @@ def test_a_flush_overtaken_by_a_cut_does_not_count():
     index.cut(30)
     flush.run(disk, sync=True)
     flush.finish()
-    index.add(50, 50)
+    add(index, 50, 50)
     save(index, disk)
     assert entries_of(Index.load(disk, "a.idx", OFFSETS)[0]) == [(1, 10), (2, 20), (3, 30), (50, 50)]
 
@@ -107,8 +113,8 @@ def test_a_flush_overtaken_by_a_cut_does_not_count():
 def test_times_may_repeat_but_offsets_may_not():
     for kind, problem in ((TIMES, None), (OFFSETS, "not in order")):
         disk, index = SimDisk(Random(0)), Index(kind)
-        index.add(5, 1)
-        index.add(5, 2)
+        add(index, 5, 1)
+        add(index, 5, 2)
         save(index, disk)
         assert Index.load(disk, "a.idx", kind)[1] == problem
 
@@ -116,7 +122,7 @@ def test_times_may_repeat_but_offsets_may_not():
 def test_a_time_index_holds_any_timestamp():
     disk, index = SimDisk(Random(0)), Index(TIMES)
     for value, key in enumerate((-(2**62), -1, 0, 2**62)):
-        index.add(key, value + 1)
+        add(index, key, value + 1)
     save(index, disk)
     assert entries_of(Index.load(disk, "a.idx", TIMES)[0]) == entries_of(index)
 
@@ -125,7 +131,7 @@ def test_a_time_index_holds_any_timestamp():
 def test_entries_out_of_order_are_refused(keys, values):
     disk, index = SimDisk(Random(0)), Index(OFFSETS)
     for key, value in zip(keys, values, strict=True):
-        index.add(key, value)
+        add(index, key, value)
     save(index, disk)
     assert Index.load(disk, "a.idx", OFFSETS)[1] == "not in order"
 
@@ -133,7 +139,7 @@ def test_entries_out_of_order_are_refused(keys, values):
 def test_blocks_out_of_order_are_refused():
     disk, index = SimDisk(Random(0)), Index(OFFSETS)
     for key in (5, 4):
-        index.add(key, key)
+        add(index, key, key)
         save(index, disk)
     again, problem = Index.load(disk, "a.idx", OFFSETS)
     assert (entries_of(again), problem) == ([(5, 5)], "not in order")
@@ -149,7 +155,7 @@ def two_blocks() -> tuple[SimDisk, Index]:
     disk = SimDisk(Random(0))
     index, _ = build([(2, 3)] * 5)
     save(index, disk)
-    index.add(90, 90)
+    add(index, 90, 90)
     save(index, disk)
     return disk, index
 

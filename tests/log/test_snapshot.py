@@ -8,7 +8,7 @@ from random import Random
 import pytest
 from building import batch_of, facts_of, finish_chores, names_of, new_world, remove_all, transactional
 
-from rivven.limits import SHORT_ENTRIES_MAX
+from rivven.limits import SHORT_LOG_ENTRIES
 from rivven.log.document import write_whole
 from rivven.log.snapshot import Facts, drop, load, save, saved
 from rivven.record import encode_marker, parse_header, patch
@@ -192,7 +192,7 @@ def test_a_few_large_batches_are_no_short_log():
 
 def test_a_wrong_index_of_a_short_log_is_told_once():
     world = new_world(configs={"segment.bytes": "1000000"})
-    for _ in range(SHORT_ENTRIES_MAX + 2):
+    for _ in range(SHORT_LOG_ENTRIES + 2):
         world.write(b"y" * 5000)
     world.end("close")
     for path in names_of(world.disk, "idx"):
@@ -234,7 +234,7 @@ def test_snapshots_of_a_lost_tail_are_not_believed():
 def test_an_older_snapshot_that_came_back_with_the_power_is_not_vouched_for():
     """The names of snapshots are not synced: a power loss may take the newest, and bring back the one before."""
     world = new_world(configs={"segment.bytes": "1000000"})
-    for _ in range(SHORT_ENTRIES_MAX + 1):
+    for _ in range(SHORT_LOG_ENTRIES + 1):
         world.write(b"long enough for a snapshot" * 1000)
     world.write(b"t", **transactional(producer_id=2))
     world.reopen()

@@ -207,7 +207,7 @@ def _as_if_long(make: Callable[[], str]) -> Callable[[], str]:
 
     @wraps(make)
     def made() -> str:
-        with patch("rivven.log.segment.SHORT_BYTES_MAX", 0):
+        with patch("rivven.log.segment.SHORT_LOG_BYTES", 0):
             return make()
 
     return made

@@ -33,6 +33,13 @@ cdef inline int append32(array column, uint32_t value) except -1:
     return 0
 
 
+cdef inline int append64(array column, int64_t value) except -1:
+    cdef Py_ssize_t count = len(column)
+    resize_smart(column, count + 1)
+    column.data.as_longlongs[count] = value
+    return 0
+
+
 cdef class Tail:
     cdef public object file
     cdef public int64_t base_offset, interval_bytes, unindexed_bytes, reserved_bytes
@@ -171,8 +178,7 @@ cdef class Tail:
             raise OverflowError("a segment has at most 4 GiB")
         append32(keys, <uint32_t>relative_offset)
         append32(positions, <uint32_t>position)
-        resize_smart(newest, len(newest) + 1)
-        newest.data.as_longlongs[len(newest) - 1] = self.max_timestamp_ms
+        append64(newest, self.max_timestamp_ms)
         append32(offsets, <uint32_t>relative_offset)
         return 0
 

@@ -94,10 +94,6 @@ class Index:
         """Whether it has entries that no file has."""
         return len(self.keys) > self._kept
 
-    def add(self, key: int, value: int) -> None:
-        self.keys.append(key)
-        self.values.append(value)
-
     def last(self) -> tuple[int, int] | None:
         return (self.keys[-1], self.values[-1]) if self.keys else None
 

@@ -95,8 +95,6 @@ class Log:
         """Who writes what is large; without one, all is written when it is appended."""
         self.unwritten = 0
         """How many appends the writer has not written yet."""
-        self._noted_epoch = -1
-        """The facts know of this leader epoch, and perhaps of later ones: most appends need not ask them."""
         self._fresh_names = True
         """Whether the directory has entries that no sync has covered."""
 
@@ -175,9 +173,9 @@ class Log:
             position = segment.put(batch, last_offset_delta, header[8], leader_epoch)
         except OSError as error:
             raise self._refused(error, segment, batch_bytes) from error
-        if leader_epoch > self._noted_epoch or header[9] >= 0:  # else the batch adds no fact
-            self.facts.note(BatchHeader._make((base, batch_length, leader_epoch, *header[3:])), batch)
-            self._noted_epoch = self.facts.epochs.latest
+        facts = self.facts
+        if leader_epoch > facts.epochs.latest or header[9] >= 0:  # else the batch adds no fact
+            facts.note(BatchHeader._make((base, batch_length, leader_epoch, *header[3:])), batch)
         return _appended(Appended, (base, base + last_offset_delta + 1, position, segment.base_offset))
 
     def append_run(
@@ -451,7 +449,7 @@ class Log:
             if snapshot is not None:
                 break
             drop(self._disk, self.directory, [upto])  # torn: it will never be of use
-        self.facts, self._noted_epoch = Facts(snapshot), -1
+        self.facts = Facts(snapshot)
         self.snapshot_upto = snapshot.upto if snapshot is not None else -1
         self._snapshot_changes = self.facts.changes
         begin = snapshot.upto if snapshot is not None else self._segments[0].base_offset

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from rivven.errors import CorruptLog, Malformed
-from rivven.limits import LATER_BYTES_MIN, MIB, SHORT_BYTES_MAX, SHORT_ENTRIES_MAX
+from rivven.limits import LATER_BYTES_MIN, MIB, SHORT_LOG_BYTES, SHORT_LOG_ENTRIES
 from rivven.model import TopicPartition
 from rivven.ports import Disk, File
 from rivven.record import HEADER_BYTES, BatchHeader, fit, parse_header, scan, seek, walk
@@ -160,7 +160,7 @@ class Segment(Tail):
         if entry is None:
             return False
         entries = bisect_right(self._offsets.values, entry[1])
-        return entry[1] >= SHORT_BYTES_MAX or entries >= SHORT_ENTRIES_MAX
+        return entry[1] >= SHORT_LOG_BYTES or entries >= SHORT_LOG_ENTRIES
 
     def write_again(self, offset: int) -> None:
         """Write what stands from `offset` on once more, in its place.
@@ -314,7 +314,7 @@ class Segment(Tail):
         """Whether it takes appends and is sooner read than its indexes, of which there is no file yet. A node may
         have thousands of such segments, and a file takes longer to make than to fill."""
         saved = self._offsets.saved or self._times.saved
-        few = self.end_bytes < SHORT_BYTES_MAX and len(self._offsets) < SHORT_ENTRIES_MAX
+        few = self.end_bytes < SHORT_LOG_BYTES and len(self._offsets) < SHORT_LOG_ENTRIES
         return few and not saved and not self.sealed
 
     def index_flushes(self) -> list[Flush]:

@@ -447,8 +447,7 @@ class Store:
     ) -> Appended | None:
         """As `append`, for batches that stand end to end: one write, and all of them or none; see `Log.append_run`.
         None, too, if they are more than a group of the write-ahead log holds."""
-        if self._closed is not None:
-            raise StoreClosed(reason=self._closed)
+        self._require_open()
         if log.deleted:
             raise UnknownTopic(partition=f"partition {log.partition}: its topic was deleted")
         syncs = self._policy.writes != 0

@@ -92,6 +92,7 @@ class Wal:
         self._current: WalFile | None = None
         self._spares: list[WalFile] = []
         self.used: list[WalFile] = []
+        """Full, and needed until a checkpoint covers what they hold."""
         self._free: list[WalFile] = []
         self._preparing: set[int] = set()
         self._next_sequence = 1

@@ -34,7 +34,7 @@ cdef extern from "_kernel.h" nogil:
 
 ATOMIC = True
 cdef int HEADER_BYTES = 61
-cdef Py_ssize_t ROOM_MIN = 500  # what a small one gets costs little
+cdef Py_ssize_t ROOM_MIN = 4096
 cdef int64_t OVERHEAD_BYTES = RECORD_OVERHEAD_BYTES
 
 

@@ -1,12 +1,7 @@
 """What is published, taken where it lies; see `_express.pyx`."""
 
-from collections.abc import Callable
-from typing import Any
-
 from ._lines import Taker
 from .front import Front
-
-Heard = Callable[[int, Any], None]
 
 class Express(Taker):
     inflight_bytes_max: int

@@ -74,7 +74,7 @@ cdef class Line:
     cdef int replied(self, uint64_t number, Py_ssize_t length) except -1
     cdef int replied_with(self, uint64_t number, bytes frame) except -1
     cdef int ready(self) except -1
-    cdef int reserve(self, Py_ssize_t length) except -1
+    cdef int put_out(self, const void *data, Py_ssize_t length) except -1
     cdef int gather(self) except -1
     cdef int send_out(self) except -1
     cdef int drain(self) except -1

@@ -436,9 +436,7 @@ cdef class Line:
     cdef int replied_with(self, uint64_t number, bytes frame) except -1:
         """A reply that may be too long for its place."""
         if number == self.first:  # its turn has come already
-            self.reserve(len(frame))
-            memcpy(self.out + self.out_bytes, PyBytes_AS_STRING(frame), len(frame))
-            self.out_bytes += len(frame)
+            self.put_out(PyBytes_AS_STRING(frame), len(frame))
             self.first += 1
             self.owed -= 1
             return self.ready()
@@ -463,13 +461,9 @@ cdef class Line:
                 break
             if slot.length == LONG:
                 frame = self.long_replies.pop(self.first)
-                self.reserve(len(frame))
-                memcpy(self.out + self.out_bytes, PyBytes_AS_STRING(frame), len(frame))
-                self.out_bytes += len(frame)
+                self.put_out(PyBytes_AS_STRING(frame), len(frame))
             else:
-                self.reserve(slot.length)
-                memcpy(self.out + self.out_bytes, slot.reply, slot.length)
-                self.out_bytes += slot.length
+                self.put_out(slot.reply, slot.length)
             self.first += 1
             self.owed -= 1
         if not self.owed and self.slots_room > SLOTS_KEPT_MAX:
@@ -477,7 +471,7 @@ cdef class Line:
             self.slots, self.slots_room = NULL, 0
         return 0
 
-    cdef int reserve(self, Py_ssize_t length) except -1:
+    cdef int put_out(self, const void *data, Py_ssize_t length) except -1:
         cdef Py_ssize_t room = self.out_bytes + length
         cdef void *out
         if room > self.out_room:
@@ -486,6 +480,8 @@ cdef class Line:
             if out == NULL:
                 raise MemoryError
             self.out, self.out_room = <uint8_t *>out, room
+        memcpy(self.out + self.out_bytes, data, length)
+        self.out_bytes += length
         return 0
 
     cdef int send_out(self) except -1:
