@@ -36,6 +36,9 @@ SHORT_LOG_ENTRIES = 16
 LATER_BYTES_MIN = 256 * KIB
 """Under the policy `none`, appends of so many bytes are written by another thread; to wake it for less is no gain."""
 
+PLACE_BYTES_MIN = 256 * KIB
+"""A reader on the same machine is told where so many bytes stand, instead of being sent them."""
+
 # The write-ahead log
 WAL_WINDOW_US = 200
 WAL_GROUP_BYTES = 4 * MIB

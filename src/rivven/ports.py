@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 Buffer = bytes | bytearray | memoryview
 
@@ -41,6 +41,14 @@ class File(Protocol):
     def length(self) -> int: ...
 
     def close(self) -> None: ...
+
+
+class Whereabouts(NamedTuple):
+    """By which others on this machine find a file, and know that it is the very same."""
+
+    path: str
+    device: int
+    inode: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +125,9 @@ class Disk(Protocol):
         """An existing file, or with `create` also a new empty one. FileNotFoundError otherwise."""
 
     def exists(self, path: str) -> bool: ...
+
+    def whereabouts(self, file: File) -> Whereabouts | None:
+        """Where others on this machine find this file of ours; None if it is not there for others."""
 
     def names(self, directory: str) -> list[str]:
         """The sorted names in a directory; empty if there is no such directory."""

@@ -27,7 +27,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
 from rivven.errors import DirectoryLocked
-from rivven.ports import Buffer, Committer, Completion, File, IoBatch, IoStats, Lock
+from rivven.ports import Buffer, Committer, Completion, File, IoBatch, IoStats, Lock, Whereabouts
 
 if TYPE_CHECKING:
     from rivven import _disk
@@ -270,6 +270,11 @@ class SystemDisk:
         if create and not self._read_only:
             flags |= os.O_CREAT
         return SystemFile(os.open(full, flags, 0o644), path, self._closer, read_only=self._read_only)
+
+    def whereabouts(self, file: File) -> Whereabouts | None:
+        assert isinstance(file, SystemFile)
+        status = os.fstat(file.fileno())
+        return Whereabouts(self._full(file.path), status.st_dev, status.st_ino) if status.st_nlink else None
 
     def exists(self, path: str) -> bool:
         return os.path.exists(self._full(path))

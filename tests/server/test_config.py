@@ -34,6 +34,7 @@ SAMPLES = {
     "http_host http_port": ("[::1]:7003", ("::1", 7003)),
     "allow_anonymous": ("true", True),
     "tcp_nodelay": ("false", False),
+    "local_reads": ("no", False),
     "http_host": ("127.0.0.3", "127.0.0.3"),
     "http_port": ("7004", 7004),
     "metrics": ("false", False),

@@ -15,8 +15,8 @@ from itertools import count, islice
 from operator import attrgetter
 from typing import NamedTuple
 
-from rivven.limits import MIB
-from rivven.log import Log
+from rivven.limits import MIB, PLACE_BYTES_MIN
+from rivven.log import Log, Place
 from rivven.record import BatchHeader, Record, decode, walk
 
 from .stats import BrokerStats
@@ -131,6 +131,15 @@ class Reader:
 
     def batches(self, log: Log, offset: int, bytes_max: int, isolation: int | None) -> memoryview:
         return log.read(offset, bytes_max=bytes_max, upto=self.readable_end(log, isolation))
+
+    def place(self, log: Log, offset: int, bytes_max: int, isolation: int | None) -> Place | None:
+        """Where that many bytes stand that it is worth to look for them there."""
+        place = log.locate(offset, bytes_max=bytes_max, upto=self.readable_end(log, isolation))
+        if place is None or place.length_bytes < PLACE_BYTES_MIN:
+            return None
+        self._stats.bytes_out += place.length_bytes
+        self._stats.messages_out += place.next_offset - offset
+        return place
 
     def count_out(self, data: memoryview) -> None:
         self._stats.bytes_out += len(data)

@@ -7,13 +7,13 @@ of it know by heart.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rivven.errors import NotYet, OffsetOutOfRange, RivvenError, TopicExists, UnknownPartition, UnknownTopic
 from rivven.model import TopicPartition
 from rivven.record import Record
-from rivven.wire import Request, Response, fitting, greet
+from rivven.wire import CAPABILITIES, Capability, Request, Response, fitting, greet
 from rivven.wire import requests as ask
 from rivven.wire import responses as tell
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .broker import Broker
 
 logger = logging.getLogger(__name__)
+P = TypeVar("P", bound=tell.PartitionFetched)
 
 PARTITIONS_MAX = 1000
 """Of one topic, through this protocol."""
@@ -46,6 +47,7 @@ class Native:
             ask.ProduceBatches: self._produce_batches,
             ask.Consume: self._consume,
             ask.FetchBatches: self._fetch_batches,
+            ask.FindBatches: self._find_batches,
             ask.CreateTopic: self._create_topic,
             ask.ListTopics: self._list_topics,
             ask.DeleteTopic: self._delete_topic,
@@ -192,22 +194,32 @@ class Native:
         return None
 
     def _fetch_batches(self, request: ask.FetchBatches, reply: Reply) -> None:
+        def answer(found: list[Fetched]) -> None:
+            topics = _by_topic(request, found, _partition_fetched)
+            self._fulfil(reply, tell.FetchedBatches(tuple(tell.TopicFetched(*topic) for topic in topics)))
+
+        self._fetch(request, reply, answer)
+
+    def _find_batches(self, request: ask.FindBatches, reply: Reply) -> None:
+        def answer(found: list[Fetched]) -> None:
+            topics = _by_topic(request, found, _partition_found)
+            self._fulfil(reply, tell.FoundBatches(tuple(tell.TopicFound(*topic) for topic in topics)))
+
+        self._fetch(request, reply, answer, by_place=reply.session.is_local)
+
+    def _fetch(
+        self,
+        request: ask.FetchBatches,
+        reply: Reply,
+        answer: Callable[[list[Fetched]], None],
+        *,
+        by_place: bool = False,
+    ) -> None:
         wanted = [
             Wanted(entry.topic, part.partition, part.fetch_offset, part.partition_max_bytes)
             for entry in request.topics
             for part in entry.partitions
         ]
-
-        def answer(found: list[Fetched]) -> None:
-            each = iter(found)
-            topics = tuple(
-                tell.TopicFetched(
-                    entry.topic, tuple(_partition_fetched(part.partition, next(each)) for part in entry.partitions)
-                )
-                for entry in request.topics
-            )
-            self._fulfil(reply, tell.FetchedBatches(topics))
-
         self._broker.reading.fetch(
             reply.session,
             wanted,
@@ -216,6 +228,7 @@ class Native:
             bytes_max=request.max_bytes,
             isolation=request.isolation,
             answer=answer,
+            by_place=by_place,
         )
 
     def _get_offset_bounds(self, request: ask.GetOffsetBounds, _: Reply) -> Response:
@@ -358,7 +371,7 @@ class Native:
 
     def _handshake(self, request: ask.Handshake, reply: Reply) -> Response:
         reply.session.client_id = request.client_id
-        return greet(request)
+        return greet(request, CAPABILITIES if reply.session.is_local else CAPABILITIES & ~Capability.PLACES)
 
 
 def _not_found(topic: str, error: UnknownTopic) -> tell.Error:
@@ -394,13 +407,32 @@ def _partition_produced(partition: int, produced: Produced) -> tell.PartitionPro
     return tell.PartitionProduced(partition, code, text, base_offset, append_ms, start)
 
 
+def _by_topic(
+    request: ask.FetchBatches, found: Iterable[Fetched], tell_one: Callable[[int, Fetched], P]
+) -> list[tuple[str, tuple[P, ...]]]:
+    """What was found, in the words of `tell_one`, as the request has its partitions."""
+    each = iter(found)
+    return [
+        (entry.topic, tuple(tell_one(part.partition, next(each)) for part in entry.partitions))
+        for entry in request.topics
+    ]
+
+
 def _partition_fetched(partition: int, found: Fetched) -> tell.PartitionFetched:
+    return tell.PartitionFetched(*_about(partition, found))
+
+
+def _partition_found(partition: int, found: Fetched) -> tell.PartitionFound:
+    place = found.place
+    places = () if place is None else (tell.Place(*place.where, place.position, place.length_bytes, place.dense),)
+    return tell.PartitionFound(*(*_about(partition, found), places))
+
+
+def _about(partition: int, found: Fetched) -> tuple[Any, ...]:
     error, bounds = found.error, found.bounds
     code, text = (error.code, str(error)) if error is not None else (0, None)
     aborted = tuple(tell.AbortedTransaction(entry.producer_id, entry.first_offset) for entry in found.aborted)
-    return tell.PartitionFetched(
-        partition, code, text, bounds.high_watermark, bounds.last_stable, bounds.start, aborted, found.batches
-    )
+    return partition, code, text, bounds.high_watermark, bounds.last_stable, bounds.start, aborted, found.batches
 
 
 def _message(record: Record, partition: int) -> tell.MessageData:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from rivven.coordinator import CONSUME
 from rivven.errors import RivvenError, UnknownTopic
-from rivven.log import Aborted, Log, Store
+from rivven.log import Aborted, Log, Place, Store
 from rivven.ports import Clock
 from rivven.record import Record
 
@@ -52,6 +52,12 @@ class Fetched(NamedTuple):
     aborted: Sequence[Aborted] = ()
     """Which producers' records in the batches were taken back, where only committed ones are wanted."""
     error: RivvenError | None = None
+    place: Place | None = None
+    """Where the batches stand, instead of them."""
+
+    @property
+    def place_bytes(self) -> int:
+        return self.place.length_bytes if self.place is not None else 0
 
 
 UNKNOWN = Bounds(-1, -1, -1)
@@ -131,15 +137,19 @@ class Reading:
         bytes_max: int,
         isolation: int,
         answer: Callable[[list[Fetched]], None],
+        by_place: bool = False,
     ) -> None:
-        """Whole batches of these partitions, in their order; waits until together they have `bytes_min`."""
+        """Whole batches of these partitions, in their order; waits until together they have `bytes_min`. `by_place`:
+        many bytes may stay where they are, and the reader is told where that is."""
         logs = [self._find(want) for want in wanted]
 
         def attempt(last: bool) -> bool:
             if not last and not self._enough(wanted, logs, bytes_min, isolation):
                 return False
-            found = self._fetched(wanted, min(bytes_max, FETCH_BYTES_MAX), isolation)
+            found = self._fetched(wanted, min(bytes_max, FETCH_BYTES_MAX), isolation, by_place=by_place)
             self._charge(session, sum(len(each.batches) for each in found))
+            if by_place:
+                self._admission.charge(session, CONSUME, sum(each.place_bytes for each in found))
             answer(found)
             return True
 
@@ -176,31 +186,38 @@ class Reading:
                 return True
         return False
 
-    def _fetched(self, wanted: Sequence[Wanted], bytes_max: int, isolation: int) -> list[Fetched]:
+    def _fetched(self, wanted: Sequence[Wanted], bytes_max: int, isolation: int, *, by_place: bool) -> list[Fetched]:
         found: list[Fetched] = []
         given_bytes = 0
         for want in wanted:
             # The first batch comes whole, whatever the limits: a reader must always get on.
             budget = min(want.bytes_max, bytes_max - given_bytes)
-            each = self._fetch_one(want, budget, isolation, first=given_bytes == 0)
-            given_bytes += len(each.batches)
+            each = self._fetch_one(want, budget, isolation, first=given_bytes == 0, by_place=by_place)
+            given_bytes += len(each.batches) + each.place_bytes
             found.append(each)
         return found
 
-    def _fetch_one(self, want: Wanted, bytes_max: int, isolation: int, *, first: bool) -> Fetched:
+    def _fetch_one(self, want: Wanted, bytes_max: int, isolation: int, *, first: bool, by_place: bool) -> Fetched:
         try:
             log = self._store.log(want.topic, want.partition)
         except UnknownTopic as unknown:
             return Fetched(NOTHING, UNKNOWN, error=unknown)
         if bytes_max <= 0 and not first:
             return Fetched(NOTHING, _bounds_of(log))
+        place = None
         try:
-            data = self._reader.batches(log, want.offset, max(1, bytes_max), isolation)
+            if by_place:
+                place = self._reader.place(log, want.offset, max(1, bytes_max), isolation)
+            if place is None:
+                data = self._reader.batches(log, want.offset, max(1, bytes_max), isolation)
+                self._reader.count_out(data)
+            else:
+                data = NOTHING
         except RivvenError as error:
             return Fetched(NOTHING, _bounds_of(log), error=error)
-        self._reader.count_out(data)
-        aborted = log.aborted_between(want.offset, log.last_stable) if isolation and len(data) else ()
-        return Fetched(data, _bounds_of(log), aborted)
+        is_empty = place is None and not len(data)
+        aborted = log.aborted_between(want.offset, log.last_stable) if isolation and not is_empty else ()
+        return Fetched(data, _bounds_of(log), aborted, place=place)
 
     def _charge(self, session: Session, size_bytes: int) -> None:
         session.unsent_bytes += size_bytes

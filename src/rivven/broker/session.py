@@ -36,10 +36,12 @@ class Reply:
 
 
 class Session:
-    __slots__ = ("address", "client_id", "connection", "muted_until_us", "owed", "unsent_bytes", "user")
+    __slots__ = ("address", "client_id", "connection", "is_local", "muted_until_us", "owed", "unsent_bytes", "user")
 
     def __init__(self, address: str = "") -> None:
         self.address = address
+        self.is_local = False
+        """Whether the client is on this machine, and may look at files that it is told of."""
         self.client_id = ""
         self.user: str | None = None
         self.muted_until_us = 0

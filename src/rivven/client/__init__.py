@@ -18,8 +18,9 @@ from .failures import (
     TryAgain,
 )
 from .group_consumer import GroupConsumer, MemberOptions
-from .inbox import Bounds
+from .inbox import Bounds, Isolation
 from .options import Options
+from .places import Found, Missed
 from .producer import Producer
 from .transaction import Attempt, Decision, Owner, Transaction
 from .transform import Output
@@ -54,13 +55,16 @@ __all__ = [
     "Delivery",
     "DescribedTransaction",
     "Fenced",
+    "Found",
     "GroupConsumer",
     "GroupMember",
     "GroupState",
     "HangingTransaction",
+    "Isolation",
     "ListedTransaction",
     "MemberOptions",
     "Message",
+    "Missed",
     "Options",
     "Output",
     "Owner",

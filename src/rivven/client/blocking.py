@@ -276,6 +276,7 @@ class RivvenClient(_Blocking[shell_client.RivvenClient]):
     publish_idempotent = _waits(shell_client.RivvenClient.publish_idempotent)
     register_owner = _waits(shell_client.RivvenClient.register_owner)
     decide = _waits(shell_client.RivvenClient.decide)
+    find_batches = _waits(shell_client.RivvenClient.find_batches)
     forget_owner = _waits(shell_client.RivvenClient.forget_owner)
     begin_transaction = _waits(shell_client.RivvenClient.begin_transaction)
     add_partitions_to_txn = _waits(shell_client.RivvenClient.add_partitions_to_txn)

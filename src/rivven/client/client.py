@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar, Unpack, overload
 
 from rivven.model import TopicPartition
-from rivven.wire import Request, Response
+from rivven.wire import Capability, Request, Response
 from rivven.wire import requests as ask
 from rivven.wire import responses as tell
 
@@ -18,7 +18,7 @@ from .consumer import FETCH_BYTES, WAIT_MS, Consumer
 from .coordinator_link import Coordinator
 from .failures import ConfigException, SerializationException
 from .group_consumer import GroupConsumer, MemberOptions, make_member
-from .inbox import Isolation
+from .inbox import ISOLATIONS, Isolation
 from .options import Options
 from .outbox import (
     BATCH_BYTES_MAX,
@@ -29,6 +29,7 @@ from .outbox import (
     as_bytes,
     sending,
 )
+from .places import Found
 from .producer import Producer
 from .shell import Channel, Cluster, log_in_by_scram, log_in_plainly, make_cluster, make_tls_cluster
 from .transaction import (
@@ -235,6 +236,19 @@ class RivvenClient(Admin):
         )
         await consumer._start(partition, start_offset)
         return consumer
+
+    async def find_batches(
+        self, topic: str, partition: int, offset: int, *, bytes_max: int, isolation: Isolation = "read_committed"
+    ) -> Found | None:
+        """Where the server's files have what a consumer would be sent, for whoever moves much data on its machine.
+        None where that is another machine, or something is wrong: a consumer will tell what."""
+        if not (await self._channel.connection()).capabilities & Capability.PLACES:
+            return None
+        wanted = ask.TopicFetch(topic, (ask.PartitionFetch(partition, offset, bytes_max),))
+        request = ask.FindBatches(0, 0, bytes_max, ISOLATIONS.index(isolation), (wanted,))
+        answer = await self._ask(request, tell.FoundBatches)
+        parts = [part for topic in answer.topics for part in topic.partitions if not part.error]
+        return Found(parts[0], offset) if parts else None
 
     async def describe_members(self, group: str) -> GroupState:
         """The state of a group, its assignor, and its members with what each reads."""

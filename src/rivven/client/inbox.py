@@ -125,7 +125,7 @@ class Shelf:
         return self.fetch_offset < self.end_offset
 
     def add(self, data: Piece, aborted: Iterable[tell.AbortedTransaction] = ()) -> None:
-        data, next_offset = visible(data, aborted)
+        data, next_offset = Visible(aborted).of(data)
         if next_offset <= self.fetch_offset:
             return
         if len(data) <= COPIED_BYTES_MAX:
@@ -194,32 +194,38 @@ class Shelf:
         return Taken(self.topic, self.partition, chunk, start, until)
 
 
-def visible(data: Piece, aborted: Iterable[tell.AbortedTransaction]) -> tuple[Piece, int]:
-    """The batches without those of aborted transactions and without control batches, and the offset behind them all.
+class Visible:
+    """Takes batches of aborted transactions and control batches out of data that comes piece by piece, in order.
 
     `aborted` has every aborted transaction that reaches into the data. One has its end in the data, at its marker, or
     behind it.
     """
-    begins = sorted((each.first_offset, each.producer_id) for each in aborted)
-    dropping: set[int] = set()
-    kept: list[tuple[int, int]] = []
-    next_offset = end = 0
-    for at, header in walk(data):
-        next_offset, end = header.next_offset, at + header.batch_bytes
-        while begins and begins[0][0] <= header.last_offset:
-            dropping.add(begins.pop(0)[1])
-        if header.control:
-            if header.producer_id in dropping and not decode_marker(data, at)[0]:
-                dropping.discard(header.producer_id)
-        elif not (header.transactional and header.producer_id in dropping):
-            if kept and kept[-1][1] == at:
-                kept[-1] = (kept[-1][0], end)
-            else:
-                kept.append((at, end))
-    if len(kept) == 1:
-        (start, stop), view = kept[0], data
-        return (view if (start, stop) == (0, len(data)) else memoryview(view)[start:stop]), next_offset
-    return b"".join(data[start:stop] for start, stop in kept), next_offset
+
+    def __init__(self, aborted: Iterable[tell.AbortedTransaction]) -> None:
+        self._begins = sorted((each.first_offset, each.producer_id) for each in aborted)
+        self._dropping: set[int] = set()
+
+    def of(self, data: Piece) -> tuple[Piece, int]:
+        """The batches that are left of the next piece, and the offset behind them all."""
+        begins, dropping = self._begins, self._dropping
+        kept: list[tuple[int, int]] = []
+        next_offset = end = 0
+        for at, header in walk(data):
+            next_offset, end = header.next_offset, at + header.batch_bytes
+            while begins and begins[0][0] <= header.last_offset:
+                dropping.add(begins.pop(0)[1])
+            if header.control:
+                if header.producer_id in dropping and not decode_marker(data, at)[0]:
+                    dropping.discard(header.producer_id)
+            elif not (header.transactional and header.producer_id in dropping):
+                if kept and kept[-1][1] == at:
+                    kept[-1] = (kept[-1][0], end)
+                else:
+                    kept.append((at, end))
+        if len(kept) == 1:
+            (start, stop), view = kept[0], data
+            return (view if (start, stop) == (0, len(data)) else memoryview(view)[start:stop]), next_offset
+        return b"".join(data[start:stop] for start, stop in kept), next_offset
 
 
 class Plan(NamedTuple):

@@ -21,6 +21,7 @@ from .offline import (
 )
 from .producers import ProducedBatch, follows
 from .recover import Cut, Damage, RecoveryReport
+from .segment import Place
 from .store import Store, StoreConfig
 from .topics import Topic, check_name
 from .transactions import Aborted
@@ -46,6 +47,7 @@ __all__ = [
     "Log",
     "Match",
     "PartitionFiles",
+    "Place",
     "ProducedBatch",
     "Rebuilt",
     "RecoveryReport",

@@ -112,6 +112,11 @@ class Index:
         place = bisect_right(self.keys, key)
         return (self.keys[place], self.values[place]) if place < len(self.keys) else None
 
+    def before_position(self, value_max: int) -> tuple[int, int] | None:
+        """The last entry whose value is not above this one."""
+        place = bisect_right(self.values, value_max) - 1
+        return (self.keys[place], self.values[place]) if place >= 0 else None
+
     def cut(self, value_max: int) -> None:
         """Forget the entries whose value is above `value_max`."""
         place = bisect_right(self.values, value_max)

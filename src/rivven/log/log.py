@@ -22,7 +22,7 @@ from rivven.record import PREFIX_BYTES, BatchHeader, decode, parse_header, seek,
 from .batches import Batches
 from .config import TopicConfig
 from .index import Flush
-from .segment import Segment
+from .segment import Place, Segment
 from .snapshot import Facts, Snapshot, drop, load, save, saved, snapshot_path
 from .transactions import Aborted
 
@@ -506,6 +506,15 @@ class Log:
                 raise self._lost(offset, following, "the batch says that it begins later", segment)
             return data[:cut]
         return data
+
+    def locate(self, offset: int, *, bytes_max: int, upto: int) -> Place | None:
+        """Where `read` would find it, for whoever reads the file by himself and checks what he reads. None where only
+        `read` can tell: what it gives is nothing, or an error, or is nowhere that others could look."""
+        limit = min(upto, self.end)
+        place = bisect_right(self._bases, offset) - 1
+        if place < 0 or not self.start <= offset < limit:
+            return None
+        return self.opened(self._segments[place]).locate(offset, bytes_max, limit, dense=self.dense)
 
     def _lost(self, offset: int, following: int, reason: str, segment: Segment | None = None) -> CorruptLog:
         return CorruptLog(

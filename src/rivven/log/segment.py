@@ -11,11 +11,12 @@ import logging
 from bisect import bisect_right
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from rivven.errors import CorruptLog, Malformed
 from rivven.limits import LATER_BYTES_MIN, MIB, SHORT_LOG_BYTES, SHORT_LOG_ENTRIES
 from rivven.model import TopicPartition
-from rivven.ports import Disk, File
+from rivven.ports import Disk, File, Whereabouts
 from rivven.record import HEADER_BYTES, BatchHeader, fit, parse_header, scan, seek, walk
 
 from .batches import CHUNK_BYTES, Batches, Offsets
@@ -41,6 +42,17 @@ class Recovered:
     cut_reason: str = ""
     damage: list[tuple[int, int, int, str]] = field(default_factory=list)
     """First offset, last offset, position and reason of acknowledged batches that no longer read back."""
+
+
+class Place(NamedTuple):
+    """Whole batches in a file, for whoever reads it by himself. If it is `dense`, each begins where the one before
+    ends."""
+
+    where: Whereabouts
+    position: int
+    length_bytes: int
+    next_offset: int
+    dense: bool
 
 
 def segment_path(directory: str, base_offset: int) -> str:
@@ -441,6 +453,26 @@ class Segment(Tail):
         if good_end == start:
             raise self._damage(offset, position + start, bad or "the file is shorter than it was")
         return memoryview(data)[start:good_end]
+
+    def locate(self, offset: int, bytes_max: int, limit: int, *, dense: bool = False) -> Place | None:
+        """Where `read` would find what it gives, by headers and the index alone: nothing is checked. Up to `limit`,
+        an offset that a batch begins at; within `bytes_max`, but for one batch that is longer."""
+        where = self._disk.whereabouts(self._require_file())
+        found = self._locate(offset)
+        last = self._locate(limit - 1) if self.next_offset > limit else None  # what is behind may not be written yet
+        if where is None or found is None:
+            return None
+        position, end, next_offset = found[0], self.end_bytes, self.next_offset
+        if last is not None:
+            header = parse_header(last[1], last[2])
+            end, next_offset = last[0] + header.batch_bytes, header.next_offset
+        if end - position > bytes_max:
+            header = parse_header(found[1], found[2])
+            end, next_offset = position + header.batch_bytes, header.next_offset
+            entry = self._offsets.before_position(position + bytes_max)
+            if entry is not None and entry[1] > end:
+                end, next_offset = entry[1], self.base_offset + entry[0]
+        return Place(where, position, end - position, next_offset, dense) if next_offset <= limit else None
 
     def _records_between(self, position: int, end: int) -> int:
         """How many offsets the batches take that stand there."""

@@ -61,6 +61,7 @@ class Settings:
     advertise_port: int = 0
     allow_anonymous: bool = False
     tcp_nodelay: bool = True
+    local_reads: bool = True
     http_host: str = "127.0.0.1"
     http_port: int = 8080
     """0 turns HTTP off."""
@@ -292,6 +293,8 @@ SETTINGS: tuple[Setting, ...] = (
             "Let anybody in who can reach an address beyond loopback, without authentication"),
     Setting("Listening", "tcp_nodelay", _bool, "--tcp-nodelay", "RIVVEN_TCP_NODELAY", "server.tcp_nodelay",
             "Send small replies at once instead of gathering them"),
+    Setting("Listening", "local_reads", _bool, "--local-reads", "RIVVEN_LOCAL_READS", "server.local_reads",
+            "Tell clients on this machine where batches stand, so that they can read the files themselves"),
     Setting("HTTP", "http_host http_port", _address, "--http-bind --api-bind", "RIVVEN_HTTP_BIND RIVVEN_API_BIND",
             "server.http_bind", "Host and port of HTTP in one; the two below are stronger", metavar="HOST:PORT"),
     Setting("HTTP", "http_host", _host, "--http-host", "RIVVEN_HTTP_HOST", "server.http_host",

@@ -53,6 +53,14 @@ def encode_native(reply: Reply) -> list[Piece]:
         return encode_response(tell.Error(text), reply.correlation_id, form)
 
 
+def _is_near(transport: asyncio.Transport, address: str) -> bool:
+    """Whether the other side is on this machine: then both have one address."""
+    try:
+        return bool(transport.get_extra_info("socket").getsockname()[0] == address)
+    except OSError:  # it has gone already
+        return False
+
+
 class Connection(asyncio.BufferedProtocol):
     __slots__ = (
         "_allowance",
@@ -106,6 +114,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = transport
         peer = transport.get_extra_info("peername")
         self.address = self.session.address = peer[0] if peer else "local"
+        self.session.is_local = self._node.settings.local_reads and _is_near(transport, self.address)
         if not self._node.admit(self):
             self._transport = None
             transport.abort()

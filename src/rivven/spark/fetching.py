@@ -8,14 +8,17 @@ A fetcher that was made NOWHERE is for that alone.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
-from rivven.client import Bounds, blocking
+from rivven.client import Bounds, Isolation, Missed, blocking
 from rivven.limits import MIB
 from rivven.record import LOG_APPEND_TIME, walk
 
 FETCH_BYTES = 4 * MIB
 """What is asked for at a time: some 35,000 records of 100 bytes, which Spark takes well."""
+STRETCH_BYTES_MAX = 48 * MIB
+MISSES_MAX = 3
 NOWHERE = 2**62
 """An offset that no partition has: whoever asks for it hears the bounds and gets no records."""
 
@@ -26,6 +29,8 @@ class Piece(NamedTuple):
     data: Any
     start: int
     until: int
+    checked: bool = False
+    """Whether they have been held against their CRCs already."""
 
 
 class Lost(NamedTuple):
@@ -37,7 +42,8 @@ class Lost(NamedTuple):
 
 
 class Fetcher:
-    """A consumer of one topic that hands out batches as they came, and what was said beside them."""
+    """A consumer of one topic that hands out batches as they came, and what was said beside them. Those of a single
+    partition come out of the broker's files, where it has them on this machine."""
 
     def __init__(
         self,
@@ -49,26 +55,40 @@ class Fetcher:
         committed: bool,
     ) -> None:
         self.numbers = [partitions] if isinstance(partitions, int) else list(partitions)
-        self._consumer = client.consumer(
-            topic,
-            self.numbers,
-            start_offset=offset,
-            fetch_bytes=FETCH_BYTES,
-            isolation="read_committed" if committed else "read_uncommitted",
-        )
+        isolation: Isolation = "read_committed" if committed else "read_uncommitted"
+        self._near = Near(client, topic, self.numbers[0], isolation) if isinstance(partitions, int) else None
+        self._consume = partial(client.consumer, topic, self.numbers, fetch_bytes=FETCH_BYTES, isolation=isolation)
+        self._held: blocking.Consumer | None = None
+        self._at: int | None = offset
+        """Where the next batches begin, if the consumer has not been told yet."""
 
     def __enter__(self) -> Fetcher:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._consumer.close()
+        if self._held is not None:
+            self._held.close()
+
+    @property
+    def _consumer(self) -> blocking.Consumer:
+        """Made when it is needed, and where it should be."""
+        if self._held is None:
+            self._held = self._consume(start_offset=self._at)
+        elif self._at is not None:
+            self._held.seek(self._at)
+        self._at = None
+        return self._held
 
     def position(self, partition: int) -> int:
-        return self._consumer.positions()[partition]
+        return self._consumer.positions()[partition] if self._at is None else self._at
 
     def next(self, partition: int, until: int) -> Piece | None:
         """The next batches of the only partition; None if it has nothing more before `until`."""
         before = self.position(partition)
+        if self._near is not None and (near := self._near.next(before)) is not None:
+            data, following = near
+            self._at = min(following, until)
+            return Piece(data, before, until, checked=True)
         taken = self._consumer.fetch_batches(until=until)
         return Piece(taken.chunk.data, before, until) if self.position(partition) > before else None
 
@@ -78,12 +98,50 @@ class Fetcher:
 
     def take_lost(self) -> list[Lost]:
         """What was passed over since the last time."""
-        return [Lost(*each) for each in self._consumer.take_lost()]
+        return [] if self._held is None else [Lost(*each) for each in self._held.take_lost()]
 
     def ask_bounds(self) -> dict[int, Bounds]:
         """The bounds of all partitions, with one request; for a fetcher that is nowhere."""
         self._consumer.fetch_batches()
         return self._consumer.bounds()
+
+
+class Near:
+    """A partition in the broker's own files, if they are within reach. What they do not give, the broker does; after
+    a few times that they gave nothing, they are left alone."""
+
+    def __init__(self, client: blocking.RivvenClient, topic: str, partition: int, isolation: Isolation) -> None:
+        self._find = partial(client.find_batches, topic, partition, isolation=isolation)
+        self._misses = 0
+        self._bytes = FETCH_BYTES
+        self._offset = -1
+        self._pieces: Iterator[tuple[Any, int]] = iter(())
+
+    def next(self, offset: int) -> tuple[Any, int] | None:
+        """The batches from `offset` on, checked, and the offset behind them."""
+        if self._misses >= MISSES_MAX:
+            return None
+        try:
+            piece = next(self._pieces, None) if offset == self._offset else None
+            if piece is None:
+                piece = self._look(offset)
+        except Missed:
+            piece = None
+        if piece is None:
+            self._misses += 1
+            return None
+        self._misses = 0
+        self._offset = piece[1]
+        return piece
+
+    def _look(self, offset: int) -> tuple[Any, int] | None:
+        found = self._find(offset, bytes_max=self._bytes)
+        if found is None:
+            self._misses = MISSES_MAX
+            return None
+        self._bytes = min(4 * self._bytes, STRETCH_BYTES_MAX)  # who reads on is told of more at a time
+        self._pieces = found.pieces(FETCH_BYTES)
+        return next(self._pieces, None)
 
 
 def stamped_by_broker(data: Any) -> Iterator[tuple[int, int]]:

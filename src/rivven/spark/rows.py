@@ -65,6 +65,7 @@ class Shape:
         self._decoded = [name for name in self._names if name in DECODED]
         if "timestampType" in self._names and "offset" not in self._decoded:
             self._decoded.append("offset")
+        self._columns: dict[Any, Any] = {}
         self._from_ms = None if times_ms.low == BEFORE_ALL else times_ms.low
         self._until_ms = None if times_ms.high == AFTER_ALL else times_ms.high + 1
 
@@ -78,37 +79,46 @@ class Shape:
             timestamp_from_ms=self._from_ms,
             timestamp_until_ms=self._until_ms,
             columns=self._decoded or ["offset"],
+            verify=not piece.checked,
         )
         if not found.num_rows:
             return
-        arrays = [
-            self._column(name, found, piece, stretch).cast(kind)
-            for name, kind in zip(self._names, self._schema.types, strict=True)
-        ]
+        arrays = []
+        for name, kind in zip(self._names, self._schema.types, strict=True):
+            column = self._column(name, found, piece, stretch)
+            arrays.append(column if column.type == kind else column.cast(kind))
         whole = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
         for start in range(0, whole.num_rows, ROWS_MAX):
             yield whole.slice(start, ROWS_MAX)
+
+    def _repeated(self, value: Any, rows: int) -> Any:
+        """The same value in so many rows; made once for the longest so far."""
+        import pyarrow as pa
+
+        made = self._columns.get(value)
+        if made is None or len(made) < rows:
+            made = self._columns[value] = pa.repeat(value, rows)
+        return made.slice(0, rows)
 
     def _column(self, name: str, found: pa.RecordBatch, piece: Piece, stretch: Stretch) -> Any:
         import pyarrow as pa
 
         match name:
             case "topic":
-                return pa.repeat(pa.scalar(stretch.topic), found.num_rows)
+                return self._repeated(pa.scalar(stretch.topic), found.num_rows)
             case "partition":
-                return pa.repeat(pa.scalar(stretch.partition, pa.int32()), found.num_rows)
+                return self._repeated(pa.scalar(stretch.partition, pa.int32()), found.num_rows)
             case "timestampType":
-                return _timestamp_types(found, piece)
+                return _timestamp_types(self._repeated(pa.scalar(0, pa.int32()), found.num_rows), found, piece)
             case _:
                 return found.column(name)
 
 
-def _timestamp_types(found: pa.RecordBatch, piece: Piece) -> Any:
-    """0 where the producer's clock stamped a record, 1 where the broker's did."""
+def _timestamp_types(kinds: Any, found: pa.RecordBatch, piece: Piece) -> Any:
+    """0 where the producer's clock stamped a record, as in all of `kinds`, 1 where the broker's did."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    kinds: Any = pa.repeat(pa.scalar(0, pa.int32()), found.num_rows)
     offsets: Any = found.column("offset")
     for first, last in stamped_by_broker(piece.data):
         inside = pc.and_(pc.greater_equal(offsets, pa.scalar(first)), pc.less_equal(offsets, pa.scalar(last)))

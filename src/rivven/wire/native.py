@@ -24,7 +24,7 @@ from .bounds import (
 )
 from .frame import LENGTH, WHOLE_HEAD, Format, about, read_head
 from .requests import REQUESTS, Handshake, Request
-from .responses import RESPONSES, FetchedBatches, HandshakeResult, Messages, Response
+from .responses import RESPONSES, FetchedBatches, FoundBatches, HandshakeResult, Messages, Response
 from .schema import Message, Piece, shape
 from .straight import Reader, Writer, compile_reader, compile_writer
 
@@ -48,9 +48,11 @@ class Capability(IntFlag):
     """`GetMetrics`"""
     DECISIONS = 8
     """`RegisterOwner`, `BeginOwnedTransaction`, `Decide` and `ForgetOwner`"""
+    PLACES = 16
+    """`FindBatches`; for clients on the server's own machine"""
 
 
-CAPABILITIES = Capability.BATCHES | Capability.RECORDS | Capability.METRICS | Capability.DECISIONS
+CAPABILITIES = ~Capability(0)
 
 M = TypeVar("M", bound=Message)
 
@@ -188,7 +190,7 @@ def _seal(parts: list[Piece], out: bytearray, form: Format, correlation_id: int)
 def reply_bytes_max(response: Response) -> int:
     """What one answer may have. A single message goes out however large it is, or nobody would ever get past it."""
     match response:
-        case FetchedBatches() | Messages(messages=(_,)):
+        case FetchedBatches() | FoundBatches() | Messages(messages=(_,)):
             return BATCHES_REPLY_BYTES_MAX
         case _:
             return REPLY_BYTES_MAX
@@ -205,11 +207,11 @@ def fitting(response: Messages, *, bytes_max: int = REPLY_BYTES_MAX) -> Messages
     return response
 
 
-def greet(handshake: Handshake) -> HandshakeResult:
+def greet(handshake: Handshake, capabilities: Capability = CAPABILITIES) -> HandshakeResult:
     """The answer to a handshake: whether the versions are equal, and the capabilities that both sides have."""
     known, asked = PROTOCOL_VERSION, handshake.protocol_version
     words = "OK" if asked == known else f"Version mismatch: client={asked}, server={known}"
-    return HandshakeResult(known, asked == known, words, handshake.capabilities & CAPABILITIES)
+    return HandshakeResult(known, asked == known, words, handshake.capabilities & capabilities)
 
 
 def refuse(error: Malformed) -> list[Piece]:

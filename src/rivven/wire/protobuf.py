@@ -68,6 +68,7 @@ ANSWERS: dict[str, type[Response]] = {
     "metrics": responses.Metrics,
     "owner_registered": responses.OwnerRegistered,
     "decided": responses.Decided,
+    "found_batches": responses.FoundBatches,
 }
 
 

@@ -405,6 +405,10 @@ class FetchBatches(Request, frozen=True):
     topics: Annotated[tuple[TopicFetch, ...], AtMost(LIST_MAX)]
 
 
+class FindBatches(FetchBatches, frozen=True):
+    """`FetchBatches` of a client on the server's machine, which may be told where batches stand instead."""
+
+
 class Header(Message, frozen=True):
     name: str
     value: bytes | None
@@ -488,5 +492,6 @@ REQUESTS: tuple[type[Request], ...] = (
     *(PublishBatch, IdempotentPublishBatch),
     *(ProduceBatches, FetchBatches, PublishRecords, GetMetrics),
     *(RegisterOwner, BeginOwnedTransaction, Decide, ForgetOwner),
+    FindBatches,
 )
 """In the order of their numbers on the wire."""

@@ -371,6 +371,33 @@ class FetchedBatches(Response, frozen=True):
     topics: Annotated[tuple[TopicFetched, ...], AtMost(LIST_MAX)]
 
 
+class Place(Message, frozen=True):
+    """Whole batches in a file of the server's machine, known by more than its name. If `dense`, each begins where the
+    one before it ends."""
+
+    path: str
+    device: U64
+    inode: U64
+    position: U64
+    length: U32
+    dense: bool
+
+
+class PartitionFound(PartitionFetched, frozen=True):
+    """`batches` or, where that would be many bytes, the `places` where they stand, one behind the other."""
+
+    places: Annotated[tuple[Place, ...], AtMost(NESTED_MAX)] = ()
+
+
+class TopicFound(Message, frozen=True):
+    topic: str
+    partitions: Annotated[tuple[PartitionFound, ...], AtMost(NESTED_MAX)]
+
+
+class FoundBatches(Response, frozen=True):
+    topics: Annotated[tuple[TopicFound, ...], AtMost(LIST_MAX)]
+
+
 class Metrics(Response, frozen=True):
     """In the Prometheus text format."""
 
@@ -405,5 +432,6 @@ RESPONSES: tuple[type[Response], ...] = (
     *(PublishedBatch, IdempotentPublishedBatch),
     *(ProducedBatches, FetchedBatches, Metrics),
     *(OwnerRegistered, Decided),
+    FoundBatches,
 )
 """In the order of their numbers on the wire."""
