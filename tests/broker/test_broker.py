@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from simulated import World
 
@@ -13,6 +14,7 @@ from rivven.limits import QUOTA_ENTITIES_MAX
 from rivven.log import Log
 from rivven.log.document import write_whole
 from rivven.record import Codec, decode, encode, walk
+from rivven.wire import CAPABILITIES, Capability
 from rivven.wire import requests as ask
 from rivven.wire import responses as tell
 
@@ -128,6 +130,29 @@ def test_batches_come_back_as_they_were_but_for_their_offsets(world: World) -> N
     assert fetched.high_watermark == 20
     assert [record.offset for record in decode(fetched.batches)] == list(range(10, 20))
     assert bytes(fetched.batches[21:]) == bytes(batch[21:])
+
+
+# Places, for clients on the same machine
+
+
+def test_what_is_found_is_what_is_fetched_where_there_are_no_places(world: World) -> None:
+    world.ask(ask.CreateTopic("t", 2))
+    world.ask(ask.Publish("t", 0, None, b"v"))
+    for is_local in (True, False):
+        world.session.is_local = is_local
+        request = fetch("t", 0, 0)
+        found = world.ask(ask.FindBatches(*msgspec.structs.astuple(request))).topics[0].partitions[0]
+        fetched = world.ask(request).topics[0].partitions[0]
+        assert (bytes(found.batches), found.places) == (bytes(fetched.batches), ())
+        assert (found.high_watermark, found.log_start_offset) == (1, 0)
+
+
+def test_only_who_is_near_is_offered_places(world: World) -> None:
+    hello = ask.Handshake(2, "c", int(CAPABILITIES))
+    assert world.ask(hello).capabilities == CAPABILITIES & ~Capability.PLACES
+    world.session.is_local = True
+    assert world.ask(hello).capabilities == CAPABILITIES
+    assert world.ask(ask.Handshake(2, "c", int(Capability.BATCHES))).capabilities == Capability.BATCHES
 
 
 GOOD = bytes(encode([(5, b"k", b"v", ())]))

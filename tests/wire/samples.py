@@ -137,7 +137,10 @@ OUR_REQUESTS: dict[str, Request] = {
     "BeginOwnedTransaction": q.BeginOwnedTransaction("x", 7, 0, 60_000, "query", 1, 300),
     "Decide": q.Decide("query", 1, 300, (q.TxnProducer(7, 0), q.TxnProducer(8, 2))),
     "ForgetOwner": q.ForgetOwner("query", 1),
-    "Handshake/capabilities": q.Handshake(2, "rivven-client", 15),
+    "FindBatches": q.FindBatches(
+        0, 0, 50_331_648, 0, (q.TopicFetch("t", (q.PartitionFetch(0, 300, 4_194_304, -1),)),)
+    ),
+    "Handshake/capabilities": q.Handshake(2, "rivven-client", 31),
 }
 
 OUR_RESPONSES: dict[str, Response] = {
@@ -165,7 +168,21 @@ OUR_RESPONSES: dict[str, Response] = {
     "OwnerRegistered/first": r.OwnerRegistered(0, None),
     "Decided": r.Decided(300, True, (q.TxnProducer(7, 0),), False),
     "Decided/long ago": r.Decided(3, False, (), True),
-    "HandshakeResult/capabilities": r.HandshakeResult(2, True, "OK", 15),
+    "FoundBatches": r.FoundBatches(
+        (
+            r.TopicFound(
+                "t",
+                (
+                    r.PartitionFound(
+                        *(0, 0, None, 300, 300, 0, (r.AbortedTransaction(7, 290),), b""),
+                        (r.Place("/d/0.l", 66_305, 1_234_567, 300, 262_144, True),),
+                    ),
+                    r.PartitionFound(1, 0, None, 1, 1, 0, (), b"\xaa\xbb"),
+                ),
+            ),
+        )
+    ),
+    "HandshakeResult/capabilities": r.HandshakeResult(2, True, "OK", 31),
 }
 
 PROTOBUF_REQUESTS: dict[str, Request] = {

@@ -79,6 +79,10 @@ KNOWN = {
     45: ("BeginOwnedTransaction", lambda b: (b.s(), b.u(), b.u(), b.maybe(b.u), b.s(), b.u(), b.u())),
     46: ("Decide", lambda b: (b.s(), b.u(), b.u(), b.many(b.u, b.u))),
     47: ("ForgetOwner", lambda b: (b.s(), b.u())),
+    48: (
+        "FindBatches",
+        lambda b: (b.u(), b.u(), b.u(), b.byte(), b.many(b.s, lambda: b.many(b.u, b.u, b.u, b.i))),
+    ),
 }
 
 

@@ -166,7 +166,7 @@ def test_the_code_for_a_message_can_be_read(kind):
         ("0402", SHORT),
         ("04017400", SHORT),
         ("04ffffffffffffffffff01", SHORT),
-        ("30", "Serde Deserialization Error"),
+        ("31", "Serde Deserialization Error"),
         ("ffffffff0f", "Serde Deserialization Error"),
         ("ffffffff1f", VARINT),
         ("00000002", "Found a bool that wasn't 0 or 1"),

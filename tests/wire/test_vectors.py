@@ -79,6 +79,7 @@ def test_there_are_forty_requests_and_forty_two_responses_and_ours_come_after_th
         "BeginOwnedTransaction",
         "Decide",
         "ForgetOwner",
+        "FindBatches",
     ]
     assert [kind.__name__ for kind in responses.RESPONSES[42:]] == [
         "ProducedBatches",
@@ -86,6 +87,7 @@ def test_there_are_forty_requests_and_forty_two_responses_and_ours_come_after_th
         "Metrics",
         "OwnerRegistered",
         "Decided",
+        "FoundBatches",
     ]
 
 

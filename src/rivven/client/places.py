@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rivven.errors import Malformed
-from rivven.record import fit, parse_header, scan
+from rivven.record import HEADER_BYTES, fit, parse_header, scan
 from rivven.wire import ANSWER_BYTES_MAX, Piece
 from rivven.wire import responses as tell
 
@@ -71,7 +71,7 @@ def _open(place: tell.Place) -> int:
 def _pieces_at(file: int, place: tell.Place, bytes_max: int) -> Iterator[Piece]:
     position, end = place.position, place.position + place.length
     while position < end:
-        data = _read(file, min(bytes_max, end - position), position)
+        data = _read(file, min(max(bytes_max, HEADER_BYTES), end - position), position)
         try:
             whole = fit(data, 0, bytes_max) or parse_header(data).batch_bytes
         except Malformed as error:

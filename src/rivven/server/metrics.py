@@ -28,7 +28,7 @@ SERIES_MAX = 1000
 SLICE = 100
 """So many partitions are measured before the event loop has its turn again."""
 APPENDS = ("Publish", "PublishBatch", "PublishRecords", "ProduceBatches")
-READS = ("Consume", "FetchBatches")
+READS = ("Consume", "FetchBatches", "FindBatches")
 LATENCY_BOUNDS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5, 30)
 
 
