@@ -44,8 +44,9 @@ class File(Protocol):
 
 
 class Whereabouts(NamedTuple):
-    """By which others on this machine find a file, and know that it is the very same."""
+    """By which others on this machine find a file, and know that it is this machine and the very same file."""
 
+    machine: str
     path: str
     device: int
     inode: int

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
@@ -223,6 +224,16 @@ def _close_all(waiting: SimpleQueue[int | None]) -> None:
             os.close(fd)
 
 
+@cache
+def machine_id() -> str:
+    """Another one on every machine, whatever they have in common, and after every start of it; empty if unknown."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
 class SystemDisk:
     """The files below `root`, which is created if it is missing.
 
@@ -240,6 +251,7 @@ class SystemDisk:
         read_only: bool = False,
     ) -> None:
         self._root = os.path.abspath(os.fspath(root))
+        self._machine = machine_id()
         self._read_only = read_only
         self._committer_kind = committer
         self._batch_kind = batch
@@ -274,7 +286,9 @@ class SystemDisk:
     def whereabouts(self, file: File) -> Whereabouts | None:
         assert isinstance(file, SystemFile)
         status = os.fstat(file.fileno())
-        return Whereabouts(self._full(file.path), status.st_dev, status.st_ino) if status.st_nlink else None
+        if not (self._machine and self._root.isprintable() and status.st_nlink):
+            return None
+        return Whereabouts(self._machine, self._full(file.path), status.st_dev, status.st_ino)
 
     def exists(self, path: str) -> bool:
         return os.path.exists(self._full(path))

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import struct
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from serving import served
 
 from rivven.client import Found, Missed, Options, blocking
-from rivven.record import decode, encode, encode_marker, walk
+from rivven.record import decode, encode, encode_marker, rewrite, walk
+from rivven.system import machine_id
 from rivven.wire import CAPABILITIES, Capability
 from rivven.wire import responses as tell
 
@@ -21,7 +24,7 @@ def offsets(pieces) -> list[int]:
     return [record.offset for data, _ in pieces for at, _ in walk(data) for record in decode(data, at)]
 
 
-def written(path: Path, batches: list[bytes], *, first: int = 0, dense: bool = True, **more: int) -> Found:
+def written(path: Path, batches: list[bytes], *, first: int = 0, dense: bool = True, **more: Any) -> Found:
     """A file with these batches one behind the other, and what a server would tell of it."""
     data, offset = bytearray(), first
     for batch in batches:
@@ -29,8 +32,16 @@ def written(path: Path, batches: list[bytes], *, first: int = 0, dense: bool = T
         offset += struct.unpack(">i", batch[23:27])[0] + 1
     path.write_bytes(data)
     status = path.stat()
-    told = {"device": status.st_dev, "inode": status.st_ino, "position": 0, "length": len(data)} | more
-    place = tell.Place(str(path), told["device"], told["inode"], told["position"], told["length"], dense)
+    told = {
+        "machine": machine_id(),
+        "device": status.st_dev,
+        "inode": status.st_ino,
+        "position": 0,
+        "length": len(data),
+    } | more
+    place = tell.Place(
+        str(told["machine"]), str(path), told["device"], told["inode"], told["position"], told["length"], dense
+    )
     return Found(tell.PartitionFound(0, 0, None, offset, offset, 0, (), b"", (place,)), first)
 
 
@@ -77,6 +88,16 @@ def test_a_server_that_does_not_want_it_tells_nothing(tmp_path):
         assert client.find_batches("t", 0, 0, bytes_max=1 << 20) is None
 
 
+def test_nobody_is_told_of_much_at_a_time_while_there_are_quotas(tmp_path):
+    with served(tmp_path / "data", quota_consume_bytes_rate=10**12) as address, blocking.connect(address) as client:
+        client.create_topic("t", 1)
+        with client.producer("t") as producer:
+            for _ in range(6_000):
+                producer.put(bytes(1000), partition=0)
+        (place,) = client.find_batches("t", 0, 0, bytes_max=48 << 20).part.places
+    assert 3 << 20 < place.length <= 4 << 20
+
+
 def test_a_client_that_does_not_know_it_is_not_told(tmp_path):
     old = Options(capabilities=int(CAPABILITIES & ~Capability.PLACES))
     with served(tmp_path / "data") as address, blocking.connect(address, options=old) as client:
@@ -110,8 +131,11 @@ def test_batches_come_whole_however_long_they_are(tmp_path, bytes_max):
 @pytest.mark.parametrize(
     "told",
     [
+        {"machine": "another"},
+        {"machine": ""},
         {"device": 1},
         {"inode": 1},
+        {"position": 2**63},
         {"length": 10**6},
         {"length": 5000},
         {"position": 7},
@@ -136,6 +160,34 @@ def test_a_flipped_byte_is_missed_and_what_is_before_it_is_not(tmp_path, place):
     with pytest.raises(Missed):
         seen.extend(pieces)
     assert offsets(seen) == list(range(3 * (place // 3100)))
+
+
+def test_a_path_that_cannot_be_one_is_missed(tmp_path):
+    found = written(tmp_path / "log", batches_of(1))
+    place = msgspec.structs.replace(found.part.places[0], path="/tmp/\0")
+    with pytest.raises(Missed):
+        list(Found(msgspec.structs.replace(found.part, places=(place,)), 0).pieces(PIECE))
+
+
+def test_each_piece_begins_where_the_one_before_ended(tmp_path):
+    found = written(tmp_path / "log", batches_of(3))
+    with (tmp_path / "log").open("r+b") as file:  # the offset of the second batch, which is outside its CRC
+        os.pwrite(file.fileno(), struct.pack(">q", 2), len(batches_of(1)[0]))
+    pieces = found.pieces(1)
+    assert offsets([next(pieces)]) == [0, 1, 2]
+    with pytest.raises(Missed):
+        next(pieces)
+
+
+def test_a_marker_that_compaction_emptied_ends_what_it_ended(tmp_path):
+    aborted, later = (
+        bytes(encode([(0, None, b"v", ())], producer_id=7, base_sequence=number, transactional=True))
+        for number in range(2)
+    )
+    marker = bytes(rewrite(encode_marker(commit=False, producer_id=7, producer_epoch=0, timestamp_ms=0), []))
+    found = written(tmp_path / "log", [aborted, marker, later])
+    part = msgspec.structs.replace(found.part, aborted=(tell.AbortedTransaction(7, 0),))
+    assert offsets(Found(part, 0).pieces(PIECE)) == [2]
 
 
 def test_a_batch_of_another_offset_is_missed_where_they_count_up(tmp_path):

@@ -23,9 +23,12 @@ from building import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rivven.client.inbox import Visible
 from rivven.errors import DiskFull
 from rivven.log import CleanReport
-from rivven.record import HEADER_BYTES, encode, walk
+from rivven.log.compact import Cleaning
+from rivven.record import HEADER_BYTES, decode, encode, walk
+from rivven.wire import responses as tell
 
 HOUR_MS = 3_600_000
 COMPACT = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "delete.retention.ms": str(HOUR_MS)}
@@ -513,3 +516,56 @@ def test_damage_in_what_was_cleaned_before_is_not_swept_away():
     keys = {record.key for record in before.values()}
     assert {record.key for record in found.values()} == keys
     assert errors, "the damage is no longer told"
+
+
+# Readers of committed records, who hear of aborted transactions and wait for their markers
+
+
+def committed(world: World) -> list[bytes | None]:
+    """What a client of ours makes of what it is sent, all in one answer."""
+    log = world.log()
+    data = bytes(log.read(log.start, bytes_max=1 << 20, upto=log.last_stable))
+    aborted = log.aborted_between(log.start, log.last_stable)
+    told = [tell.AbortedTransaction(entry.producer_id, entry.first_offset) for entry in aborted]
+    left, _ = Visible(told).of(data)
+    return [record.value for at, _ in walk(left) for record in decode(left, at)]
+
+
+@pytest.mark.parametrize("end", [None, "close", "kill", "crash"])
+def test_a_producer_that_aborted_and_then_committed_is_read_after_its_marker_has_gone(end: str | None) -> None:
+    world = compacted(segment_bytes="100000")
+    put_keys(world, (b"z", b"before"))
+    put_keys(world, (b"a", b"aborted"), **transactional(producer_id=1))
+    world.mark(1, commit=False)
+    put_keys(world, (b"b", b"committed"), **transactional(producer_id=1, base_sequence=1))
+    world.mark(1, commit=True)
+    put_keys(world, (b"y", b"after"))
+    seal(world)
+    for wait_ms in (0, 2 * HOUR_MS):
+        world.clock.advance(ms=wait_ms)
+        clean(world)
+        assert committed(world) == [b"before", b"committed", b"after"]
+        if end is not None:
+            world.reopen(end)
+            assert committed(world) == [b"before", b"committed", b"after"]
+    assert not any(header.control and header.base_offset == 2 for header in headers_of(world.log()))
+    assert world.log().facts.transactions.aborted() == []
+
+
+def test_what_retention_overtook_is_not_taken_for_cleaned() -> None:
+    world = compacted()
+    put_keys(world, (b"z", b"before"))
+    seal(world)
+    put_keys(world, (b"a", b"aborted"), **transactional(producer_id=1))
+    world.mark(1, commit=False)
+    seal(world)
+    log = world.log()
+    cleaning = Cleaning.begin(world.disk, log, NOW_MS, force=True)
+    assert cleaning is not None
+    cleaning.run()  # both segments into one
+    world.store.delete_before(log, 1)
+    assert cleaning.finish().clean_upto == 1
+    assert [header.transactional for header in headers_of(log)] == [True, True]
+    assert committed(world) == []
+    assert clean(world).clean_upto == 3
+    assert committed(world) == []

@@ -19,7 +19,7 @@ class OpenDisk(SimDisk):
     """One whose files others could find."""
 
     def whereabouts(self, file: File) -> Whereabouts | None:
-        return Whereabouts(file.path, 1, 2)
+        return Whereabouts("here", file.path, 1, 2)
 
 
 def open_world(policy: str = "every_write", **configs: str) -> World:

@@ -41,9 +41,9 @@ def test_a_marker_that_ends_nothing_changes_nothing():
 
 def test_a_new_start_forgets_what_ended_before_it():
     transactions = Transactions(aborted=[Aborted(1, 0, 4), Aborted(2, 2, 6)])
-    transactions.advance_start(5)
+    transactions.forget_ended(5)
     assert transactions.aborted() == [Aborted(2, 2, 6)]
-    transactions.advance_start(6)
+    transactions.forget_ended(6)
     assert transactions.aborted() == [Aborted(2, 2, 6)]
 
 

@@ -175,7 +175,7 @@ OUR_RESPONSES: dict[str, Response] = {
                 (
                     r.PartitionFound(
                         *(0, 0, None, 300, 300, 0, (r.AbortedTransaction(7, 290),), b""),
-                        (r.Place("/d/0.l", 66_305, 1_234_567, 300, 262_144, True),),
+                        (r.Place("m", "/d/0.l", 66_305, 1_234_567, 300, 262_144, True),),
                     ),
                     r.PartitionFound(1, 0, None, 1, 1, 0, (), b"\xaa\xbb"),
                 ),

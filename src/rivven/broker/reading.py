@@ -26,6 +26,9 @@ CONSUME_BYTES_MAX = 8 * 1024 * 1024
 """Well below the largest reply, whatever the records' own lengths take."""
 WAIT_MS_MAX = 30_000
 FETCH_BYTES_MAX = 50 * 1024 * 1024
+INLINE_BYTES_MAX = 4 * 1024 * 1024
+"""What is sent to one who asked where much more stands and cannot be told; and what he is told of at a time while
+there are quotas, which hold nobody up for long."""
 NOTHING = memoryview(b"")
 
 
@@ -146,7 +149,8 @@ class Reading:
         def attempt(last: bool) -> bool:
             if not last and not self._enough(wanted, logs, bytes_min, isolation):
                 return False
-            found = self._fetched(wanted, min(bytes_max, FETCH_BYTES_MAX), isolation, by_place=by_place)
+            most = INLINE_BYTES_MAX if by_place and self._admission.is_limiting else FETCH_BYTES_MAX
+            found = self._fetched(wanted, min(bytes_max, most), isolation, by_place=by_place)
             self._charge(session, sum(len(each.batches) for each in found))
             if by_place:
                 self._admission.charge(session, CONSUME, sum(each.place_bytes for each in found))
@@ -209,7 +213,8 @@ class Reading:
             if by_place:
                 place = self._reader.place(log, want.offset, max(1, bytes_max), isolation)
             if place is None:
-                data = self._reader.batches(log, want.offset, max(1, bytes_max), isolation)
+                most = min(bytes_max, INLINE_BYTES_MAX) if by_place else bytes_max
+                data = self._reader.batches(log, want.offset, max(1, most), isolation)
                 self._reader.count_out(data)
             else:
                 data = NOTHING

@@ -242,7 +242,8 @@ class RivvenClient(Admin):
     ) -> Found | None:
         """Where the server's files have what a consumer would be sent, for whoever moves much data on its machine.
         None where that is another machine, or something is wrong: a consumer will tell what."""
-        if not (await self._channel.connection()).capabilities & Capability.PLACES:
+        connection = await self._channel.connection()
+        if not (connection.capabilities & Capability.PLACES and connection.is_near):
             return None
         wanted = ask.TopicFetch(topic, (ask.PartitionFetch(partition, offset, bytes_max),))
         request = ask.FindBatches(0, 0, bytes_max, ISOLATIONS.index(isolation), (wanted,))

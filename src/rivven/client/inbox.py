@@ -113,6 +113,7 @@ class Shelf:
         """Go on from there; whatever is under way for another place does not count."""
         self.generation += 1
         self.chunks.clear()
+        self.lost.clear()
         self._forget_ready()
         self.position = self.fetch_offset = offset
 
@@ -215,7 +216,8 @@ class Visible:
             while begins and begins[0][0] <= header.last_offset:
                 dropping.add(begins.pop(0)[1])
             if header.control:
-                if header.producer_id in dropping and not decode_marker(data, at)[0]:
+                # One that compaction has emptied does not tell any more what it was; but it is the one that was due
+                if header.producer_id in dropping and not (header.count and decode_marker(data, at)[0]):
                     dropping.discard(header.producer_id)
             elif not (header.transactional and header.producer_id in dropping):
                 if kept and kept[-1][1] == at:

@@ -19,6 +19,7 @@ from rivven.wire import ANSWER_BYTES_MAX, Piece
 from rivven.wire import responses as tell
 
 from .inbox import Bounds, Visible
+from .shell import is_this_machine
 
 FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
@@ -44,22 +45,24 @@ class Found:
         visible, due, sent = Visible(self.part.aborted), self.offset, self.part.batches
         assert not isinstance(sent, tuple), "only what is sent comes in pieces"
         if sent:  # there was not enough of it to tell a place
-            _checked(sent, due, dense=False)
+            due = _checked(sent, due, dense=False, first=True)
             yield visible.of(sent)
         for place in self.part.places:
             try:
                 file = _open(place)
-            except OSError as error:
+            except (OSError, ValueError) as error:  # the second for a path that cannot be one
                 raise Missed from error
             try:
                 for piece in _pieces_at(file, place, bytes_max):
-                    due = _checked(piece, due, dense=place.dense)
+                    due = _checked(piece, due, dense=place.dense, first=due == self.offset)
                     yield visible.of(piece)
             finally:
                 os.close(file)
 
 
 def _open(place: tell.Place) -> int:
+    if not is_this_machine(place.machine):
+        raise Missed
     file = os.open(place.path, FLAGS)
     status = os.fstat(file)
     if not stat.S_ISREG(status.st_mode) or (status.st_dev, status.st_ino) != (place.device, place.inode):
@@ -87,19 +90,20 @@ def _pieces_at(file: int, place: tell.Place, bytes_max: int) -> Iterator[Piece]:
 def _read(file: int, length_bytes: int, position: int) -> bytes:
     try:
         data = os.pread(file, length_bytes, position)
-    except OSError as error:
+    except (OSError, OverflowError) as error:
         raise Missed from error
     if len(data) < length_bytes:
         raise Missed
     return data
 
 
-def _checked(data: Piece, due: int, *, dense: bool) -> int:
-    """The offset behind these batches, if they are all right and hold the offset that is due."""
+def _checked(data: Piece, due: int, *, dense: bool, first: bool) -> int:
+    """The offset behind these batches, if they are all right and hold the offset that is due. `dense` ones begin with
+    it, all but the `first`."""
     good_end, following, _ = scan(data, 0, len(data), verify=True, dense=dense)
     if not data or good_end < len(data):
         raise Missed
-    first = parse_header(data)
-    if first.last_offset < due or (dense and first.base_offset > due):
+    header = parse_header(data)
+    if header.last_offset < due or (dense and (header.base_offset > due or (header.base_offset < due and not first))):
         raise Missed
     return following

@@ -106,6 +106,13 @@ class Connection(asyncio.BufferedProtocol):
         return self._transport is not None and not self._transport.is_closing()
 
     @property
+    def is_near(self) -> bool:
+        """Whether the server is on this machine, as far as addresses tell: then both sides have one."""
+        transport = self._transport
+        ours, theirs = (transport and transport.get_extra_info(name) for name in ("sockname", "peername"))
+        return bool(ours and theirs and ours[0] == theirs[0])
+
+    @property
     def is_idle(self) -> bool:
         return self._link.owed == 0
 
@@ -331,6 +338,13 @@ async def log_in_by_scram(connection: Connection, username: str, password: str) 
     final = expect(await connection.ask(ask.ScramClientFinal(proof)), tell.ScramServerFinal)
     scram.verify(final.message)
     return final.session_id or "", final.expires_in_s or 0
+
+
+def is_this_machine(name: str) -> bool:
+    """Whether a server that calls its machine so is on this one."""
+    from rivven.system import machine_id  # by few, and not for nothing
+
+    return name != "" and name == machine_id()
 
 
 def make_cluster(address: str | Sequence[str], options: Options | None) -> Cluster:

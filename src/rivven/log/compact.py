@@ -69,15 +69,18 @@ def finish_swap(disk: Disk, directory: str) -> None:
             disk.remove(f"{directory}/{name}")
 
 
-def lower_clean_upto(disk: Disk, directory: str, end: int) -> None:
-    """After a truncation: what is written from `end` on has not been cleaned."""
+def lower_clean_upto(disk: Disk, directory: str, end: int) -> int:
+    """After a truncation: what is written from `end` on has not been cleaned. Returns up to where it has."""
     if not disk.exists(f"{directory}/{CLEANER}"):
-        return
+        return 0
     document = cleaner_document(disk, directory)
     state = document.load()[0]
-    if state is not None and state.clean_upto > end:
+    if state is None:
+        return 0
+    if state.clean_upto > end:
         state.clean_upto = end
         document.save(state)
+    return state.clean_upto
 
 
 def _remove_replaced(disk: Disk, directory: str, swap: Swap) -> None:
@@ -318,11 +321,14 @@ class Cleaning:
         for cleaned in self._cleaned:
             if self._overtaken(cleaned):
                 self._disk.remove(cleaned.new.path + CLEAN)
+                left = [segment.base_offset for segment in cleaned.old if segment in self.log.segments]
+                self.report.clean_upto = min([self.report.clean_upto, *left])
             else:
                 self._swap(cleaned, document)
         self._state.clean_upto = self.report.clean_upto
         self._state.swap = None
         document.save(self._state)
+        self.log.facts.transactions.forget_ended(self._state.clean_upto)
         return self.report
 
     def _overtaken(self, cleaned: _Cleaned) -> bool:

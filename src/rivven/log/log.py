@@ -330,7 +330,7 @@ class Log:
         for _ in range(left):
             self._drop(0)
         self.facts.epochs.advance_start(offset)
-        self.facts.transactions.advance_start(offset)
+        self.facts.transactions.forget_ended(offset)
 
     def _keep_snapshot(self, upto: int) -> None:
         """What is about to go may be all that tells some facts, but for the snapshot at its end."""
@@ -514,7 +514,10 @@ class Log:
         place = bisect_right(self._bases, offset) - 1
         if place < 0 or not self.start <= offset < limit:
             return None
-        return self.opened(self._segments[place]).locate(offset, bytes_max, limit, dense=self.dense)
+        try:
+            return self.opened(self._segments[place]).locate(offset, bytes_max, limit, dense=self.dense)
+        except OSError:
+            return None
 
     def _lost(self, offset: int, following: int, reason: str, segment: Segment | None = None) -> CorruptLog:
         return CorruptLog(

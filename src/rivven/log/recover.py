@@ -159,7 +159,7 @@ def recover_log(
         log.roll(trusted)  # offsets that were acknowledged are never given out again
     if log.start > log.end:
         log.roll(log.start)
-    lower_clean_upto(disk, directory, log.end)
+    log.facts.transactions.forget_ended(lower_clean_upto(disk, directory, log.end))
     log.drop_before(log.start)  # facts and segments that a replay went through on its way to the start
     log.advance(log.end)
     if report.clean and trusted == log.end:

@@ -59,7 +59,8 @@ class Transactions:
         self._open.clear()
         return forgotten
 
-    def advance_start(self, start: int) -> None:
-        """Forget what ended before the log's new start."""
-        place = bisect_left(self._aborted, start, key=lambda entry: entry.last_offset)
+    def forget_ended(self, before: int) -> None:
+        """Forget what ended before there, since nothing of it is left: the log starts there, or has been cleaned so
+        far. A reader who hears of an aborted transaction expects its marker, and cleaning takes that away later."""
+        place = bisect_left(self._aborted, before, key=lambda entry: entry.last_offset)
         del self._aborted[:place]

@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 from rivven.client import Bounds, Isolation, Missed, blocking
+from rivven.errors import RivvenError
 from rivven.limits import MIB
 from rivven.record import LOG_APPEND_TIME, walk
 
@@ -107,41 +109,56 @@ class Fetcher:
 
 
 class Near:
-    """A partition in the broker's own files, if they are within reach. What they do not give, the broker does; after
-    a few times that they gave nothing, they are left alone."""
+    """A partition in the broker's own files, if they are within reach. What they do not give, the broker does."""
 
     def __init__(self, client: blocking.RivvenClient, topic: str, partition: int, isolation: Isolation) -> None:
         self._find = partial(client.find_batches, topic, partition, isolation=isolation)
-        self._misses = 0
+        self._reach = _reaches.setdefault(client, Reach())
         self._bytes = FETCH_BYTES
         self._offset = -1
         self._pieces: Iterator[tuple[Any, int]] = iter(())
 
     def next(self, offset: int) -> tuple[Any, int] | None:
         """The batches from `offset` on, checked, and the offset behind them."""
-        if self._misses >= MISSES_MAX:
+        reach = self._reach
+        if reach.misses >= MISSES_MAX:
             return None
         try:
             piece = next(self._pieces, None) if offset == self._offset else None
             if piece is None:
                 piece = self._look(offset)
         except Missed:
-            piece = None
-        if piece is None:
-            self._misses += 1
+            reach.misses += 1
             return None
-        self._misses = 0
-        self._offset = piece[1]
+        if piece is not None:
+            reach.misses = 0
+            self._offset = piece[1]
         return piece
 
     def _look(self, offset: int) -> tuple[Any, int] | None:
-        found = self._find(offset, bytes_max=self._bytes)
+        try:
+            found = self._find(offset, bytes_max=self._bytes)
+        except RivvenError as error:
+            if error.retriable:
+                raise
+            raise Missed from error
         if found is None:
-            self._misses = MISSES_MAX
-            return None
-        self._bytes = min(4 * self._bytes, STRETCH_BYTES_MAX)  # who reads on is told of more at a time
+            raise Missed
         self._pieces = found.pieces(FETCH_BYTES)
-        return next(self._pieces, None)
+        piece = next(self._pieces, None)
+        if found.part.places:
+            self._bytes = min(4 * self._bytes, STRETCH_BYTES_MAX)  # who reads on is told of more at a time
+        return piece
+
+
+class Reach:
+    """How often in a row files were not what they should be, or not there; after a few times nobody looks again."""
+
+    def __init__(self) -> None:
+        self.misses = 0
+
+
+_reaches: WeakKeyDictionary[blocking.RivvenClient, Reach] = WeakKeyDictionary()
 
 
 def stamped_by_broker(data: Any) -> Iterator[tuple[int, int]]:

@@ -372,9 +372,10 @@ class FetchedBatches(Response, frozen=True):
 
 
 class Place(Message, frozen=True):
-    """Whole batches in a file of the server's machine, known by more than its name. If `dense`, each begins where the
-    one before it ends."""
+    """Whole batches in a file of the server's machine, both known by more than a name. If `dense`, each begins where
+    the one before it ends."""
 
+    machine: str
     path: str
     device: U64
     inode: U64
