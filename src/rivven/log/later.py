@@ -19,7 +19,8 @@ from typing import NamedTuple
 from rivven.errors import DiskFull, SyncFailed
 from rivven.ports import Buffer, Clock, Committer, Completion, File
 
-from .log import NO_ROOM, Log
+from .log import Log
+from .segment import NO_ROOM
 
 logger = logging.getLogger(__name__)
 
