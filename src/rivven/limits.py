@@ -36,8 +36,6 @@ SHORT_LOG_ENTRIES = 16
 LATER_BYTES_MIN = 256 * KIB
 """Under the policy `none`, appends of so many bytes are written by another thread; to wake it for less is no gain."""
 
-GATHER_BYTES_MAX = 16 * KIB
-"""With a write-ahead log, so many bytes of small appends to a segment are written together."""
 PLACE_BYTES_MIN = 256 * KIB
 """A reader on the same machine is told where so many bytes stand, instead of being sent them."""
 

@@ -31,11 +31,8 @@ from rivven.errors import (
     StoreClosed,
     SyncFailed,
 )
-from rivven.limits import GATHER_BYTES_MAX, SEALED_OPEN_MAX
+from rivven.limits import SEALED_OPEN_MAX
 from rivven.record import HEADER_BYTES, decode, encode, validate, walk
-
-LARGE = bytes(GATHER_BYTES_MAX)
-"""With its batch too large to wait for others."""
 
 
 def filled(count: int = 20, *, value_bytes: int = 150, seed: int = 0, **configs: str):
@@ -180,7 +177,6 @@ def test_an_offset_outside_the_log_is_refused_on_both_sides():
 
 def test_an_error_of_the_disk_comes_through_a_read():
     world = filled(3)
-    world.store.write_out()
     world.disk.fail("read", EIO, path_contains=".log")
     with pytest.raises(CorruptLog, match="simulated EIO"):
         world.log().read(0, bytes_max=1)
@@ -475,10 +471,9 @@ def test_producers_keep_their_last_five_batches_over_a_restart(snapshots):
 def test_a_full_disk_takes_nothing_of_the_batch_and_resumes():
     world = new_world()
     world.write(b"a")
-    world.store.write_out()
     world.disk.fail("write", ENOSPC, path_contains=".log")
     with pytest.raises(DiskFull) as caught:
-        world.write(LARGE)
+        world.write(b"refused" * 20)
     assert caught.value.retriable
     assert (world.log().end, world.store.waiting) == (1, 0)
     assert values_of(world.log()) == [b"a"]
@@ -523,10 +518,9 @@ def test_a_disk_without_room_is_read_and_takes_writes_again():
 def test_an_error_of_the_disk_in_a_write_ends_the_store_and_consumes_no_offset():
     world = new_world()
     world.write(b"a")
-    world.store.write_out()
     world.disk.fail("write", EIO, path_contains=".log")
     with pytest.raises(SyncFailed, match="EIO"):
-        world.put(batch_of(LARGE))
+        world.put(batch_of(b"b"))
     with pytest.raises(StoreClosed):
         world.put(batch_of(b"b"))
     world.end("kill")

@@ -58,7 +58,6 @@ def ended(end: str) -> tuple[dict[str, bytes], Original]:
     for number in range(6):
         world.write(b"late %d" % number + bytes(100))
     original = originals(world.store)
-    world.store.write_out()
     world.end(end)
     return world.disk.snapshot(), original
 

@@ -26,7 +26,7 @@ from rivven.errors import (
     SyncFailed,
     UnknownTopic,
 )
-from rivven.limits import GATHER_BYTES_MAX, KIB
+from rivven.limits import KIB
 from rivven.log import Store
 from rivven.record import validate
 
@@ -465,7 +465,7 @@ def test_no_history_loses_what_was_durable(steps, seed):
         elif step in ("flush", "pump", "checkpoint"):
             getattr(world.store, step)()
         else:
-            durable = world.log().end if step == "close" else world.log().durable
+            durable = world.log().end if step != "crash" else world.log().durable
             world.reopen(step)
             assert world.log().end >= durable
             assert world.log().high_watermark == world.log().end
@@ -490,7 +490,7 @@ def test_a_topic_is_found_by_its_id_until_it_is_deleted():
 
 
 def test_a_run_is_kept_as_a_whole_or_not_at_all():
-    world = new_world(configs={"segment.bytes": "100000"})
+    world = new_world(configs={"segment.bytes": "2000"})
     log = world.log()
 
     def run(*values: bytes):
@@ -500,18 +500,16 @@ def test_a_run_is_kept_as_a_whole_or_not_at_all():
     done = world.store.append_run(log, *run(b"a", b"b", b"c"), numbered=False)
     assert done is not None
     assert (done.base_offset, done.next_offset) == (0, 3)
-    world.store.write_out()
     world.disk.fail("write", ENOSPC, path_contains=".log")
     with pytest.raises(DiskFull):
-        world.store.append_run(log, *run(bytes(9000), bytes(9000)), numbered=False)
+        world.store.append_run(log, *run(b"lost", b"lost"), numbered=False)
     assert log.end == 3
-    long, longest = bytes(49_900), bytes(60_000)
-    assert world.store.append_run(log, *run(longest, longest), numbered=False) is None, "more than a segment"
+    assert world.store.append_run(log, *run(bytes(1500), bytes(1500)), numbered=False) is None, "more than a segment"
     assert log.end == 3
-    assert world.store.append_run(log, *run(long, long), numbered=False).segment == 3, "in one of its own"
+    assert world.store.append_run(log, *run(bytes(900), bytes(900)), numbered=False).segment == 3, "in one of its own"
     world.store.flush()
     world.reopen("crash")
-    assert values_of(world.log()) == [b"a", b"b", b"c", long, long]
+    assert values_of(world.log()) == [b"a", b"b", b"c", bytes(900), bytes(900)]
 
 
 @pytest.mark.parametrize("policy", ["every_write", "none"])
@@ -536,10 +534,9 @@ def test_a_full_disk_refuses_only_what_meets_it():
     world = new_world()
     log = world.log()
     world.disk.fail("write", ENOSPC, path_contains=".log", after=1)
-    values = [b"%d" % number + bytes(GATHER_BYTES_MAX) for number in range(4)]
-    batches = [batch_of(value) for value in values]
+    batches = [batch_of(b"%d" % number) for number in range(4)]
     outcomes = world.store.append_each([(log, batch, validate(batch), None) for batch in batches])
     assert [isinstance(outcome, DiskFull) for outcome in outcomes] == [False, True, False, False]
     world.store.flush()
     world.reopen("crash")
-    assert values_of(world.log()) == [values[0], values[2], values[3]]
+    assert values_of(world.log()) == [b"0", b"2", b"3"]

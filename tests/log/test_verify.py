@@ -323,7 +323,6 @@ def uncovered_world() -> World:
     world = new_world()
     for number in range(6):
         world.write(b"value %d" % number)
-    world.store.write_out()
     world.disk.kill()
     return world
 
@@ -376,7 +375,6 @@ def test_a_torn_end_beyond_the_recovery_point_is_a_note_that_says_what_is_cut():
     world.write(b"kept")
     world.store.checkpoint()
     world.write(b"torn")
-    world.store.write_out()
     world.disk.kill()
     length_bytes = len(world.disk.snapshot()[LOG])
     world.disk.cut(LOG, length_bytes - 5)
@@ -393,7 +391,6 @@ def test_a_torn_end_beyond_the_recovery_point_is_a_note_that_says_what_is_cut():
 def test_a_live_directory_has_no_problem_at_its_moving_end():
     world = new_world()
     world.write(b"one")
-    world.store.write_out()
     world.disk.cut(LOG, len(world.disk.snapshot()[LOG]) - 5)
     findings, _ = verify(world.disk, live=True)
     assert {finding.severity for finding in findings} == {Severity.NOTE}

@@ -1,20 +1,18 @@
 """The native twin of `tail.py`; the words are there."""
 
 from cpython.array cimport array, resize_smart
-from cpython.bytearray cimport PyByteArray_GET_SIZE
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport UINT32_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from array import array
 
-from rivven.limits import GATHER_BYTES_MAX, OFFSET_DELTA_MAX
+from rivven.limits import OFFSET_DELTA_MAX
 
 cdef enum:
     PREFIX_BYTES = 12
     HEADER_BYTES = 61
 
 cdef int64_t DELTA_MAX = OFFSET_DELTA_MAX
-cdef int64_t GATHERED_MAX = GATHER_BYTES_MAX
 
 
 cdef inline void store32(uint8_t *at, uint32_t value) noexcept nogil:
@@ -46,9 +44,7 @@ cdef class Tail:
     cdef public object file
     cdef public int64_t base_offset, interval_bytes, unindexed_bytes, reserved_bytes
     cdef public int64_t end_bytes, next_offset, max_timestamp_ms, first_append_ms
-    cdef public int64_t held_bytes
-    cdef public bint dirty, gathers
-    cdef public bytearray pending
+    cdef public bint dirty
     cdef public tuple columns
 
     def __init__(self, int64_t base_offset, int64_t interval_bytes):
@@ -56,7 +52,6 @@ cdef class Tail:
         self.interval_bytes = interval_bytes
         self.dirty = False
         self.first_append_ms = -1
-        self.gathers = False
         self.columns = array("I"), array("I"), array("q"), array("I")
         self.reset()
 
@@ -64,19 +59,11 @@ cdef class Tail:
         self.file = None
         self.unindexed_bytes = 0
         self.reserved_bytes = 0
-        self.held_bytes = 0
-        self.pending = bytearray()
         self.end_bytes = 0
         self.next_offset = self.base_offset
         self.max_timestamp_ms = -1
 
     def reserve(self, int64_t upto):
-        raise NotImplementedError
-
-    def room_for(self, int64_t length_bytes):
-        raise NotImplementedError
-
-    def write_out(self):
         raise NotImplementedError
 
     def takes(
@@ -169,17 +156,8 @@ cdef class Tail:
         self._took(position, batch_bytes, base_offset, last_offset_delta, newest_ms)
 
     cdef int64_t _write(self, batch) except -1:
-        cdef int64_t batch_bytes = len(batch)
-        cdef int64_t upto = self.end_bytes + batch_bytes
+        cdef int64_t upto = self.end_bytes + len(batch)
         assert self.file is not None
-        if self.gathers:
-            if PyByteArray_GET_SIZE(self.pending) + batch_bytes > GATHERED_MAX:
-                self.write_out()
-            if batch_bytes <= GATHERED_MAX and (upto <= self.held_bytes or self.room_for(batch_bytes)):
-                self.pending += batch
-                self.dirty = True
-                return self.end_bytes
-            self.write_out()
         if upto > self.reserved_bytes:
             self.reserve(upto)
         try:

@@ -9,21 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import Enum, auto
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from rivven.errors import BatchTooLarge, Malformed
 from rivven.limits import MIB
+from rivven.ports import File
 from rivven.record import HEADER_BYTES, BatchHeader, parse_header, validate
 
 CHUNK_BYTES = 4 * MIB
-
-
-class Readable(Protocol):
-    """What is read like a file."""
-
-    def read(self, length_bytes: int, position: int) -> bytes: ...
-
-    def length(self) -> int: ...
 
 
 class Found(NamedTuple):
@@ -51,7 +44,7 @@ class Batches:
 
     def __init__(
         self,
-        file: Readable,
+        file: File,
         position: int = 0,
         end: int | None = None,
         *,

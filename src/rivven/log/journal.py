@@ -1,6 +1,6 @@
 """The write-ahead log in motion: writes are queued, go to the disk in groups, and are acknowledged.
 
-`queue` takes an entry that has its place in a segment; `pump` hands the next group to the committer and takes a
+`queue` takes an entry that is already in its segment; `pump` hands the next group to the committer and takes a
 finished one back, which makes its batches durable and visible. Nothing waits but `flush`.
 
 A sync or write that fails raises `SyncFailed`, after which the journal must not be used: what the cache holds can
@@ -20,9 +20,8 @@ from rivven.errors import DiskFull, SyncFailed
 from rivven.ports import Buffer, Clock, Committer, Completion, File
 
 from .commit import Commit, CommitLimits, SyncPolicy
-from .log import Log
+from .log import NO_ROOM, Log
 from .queueing import Queue
-from .segment import NO_ROOM
 from .wal import GROUP, Wal
 
 logger = logging.getLogger(__name__)

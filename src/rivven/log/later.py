@@ -19,8 +19,7 @@ from typing import NamedTuple
 from rivven.errors import DiskFull, SyncFailed
 from rivven.ports import Buffer, Clock, Committer, Completion, File
 
-from .log import Log
-from .segment import NO_ROOM
+from .log import NO_ROOM, Log
 
 logger = logging.getLogger(__name__)
 

@@ -22,13 +22,14 @@ from rivven.record import PREFIX_BYTES, BatchHeader, decode, parse_header, seek,
 from .batches import Batches
 from .config import TopicConfig
 from .index import Flush
-from .segment import NO_ROOM, Place, Segment
+from .segment import Place, Segment
 from .snapshot import Facts, Snapshot, drop, load, save, saved, snapshot_path
 from .transactions import Aborted
 
 logger = logging.getLogger(__name__)
 
 EMPTY = memoryview(b"")
+NO_ROOM = (28, 122)  # ENOSPC, EDQUOT: `errno` itself would do, but these two numbers are all we need of it
 
 
 class Appended(NamedTuple):
@@ -94,7 +95,6 @@ class Log:
         """Who writes what is large; without one, all is written when it is appended."""
         self.unwritten = 0
         """How many appends the writer has not written yet."""
-        self._gathers = False
         self._fresh_names = True
         """Whether the directory has entries that no sync has covered."""
 
@@ -143,11 +143,6 @@ class Log:
         return segment
 
     # Writing
-
-    def gather(self) -> None:
-        """From now on what is small is written together with what follows it, or when somebody looks at the file: it
-        is in the write-ahead log, which is what counts."""
-        self._gathers = self.active.gathers = True
 
     def append(
         self, batch: bytearray | memoryview, header: BatchHeader, *, now_ms: int, leader_epoch: int = 0
@@ -260,7 +255,6 @@ class Log:
         """Seal the active segment and begin a new one at the log's end, or after a stretch that was lost."""
         self._settle()  # a crash that left this segment short, with another behind it, would look like a loss
         old = self._segments[-1]
-        old.write_out()
         base = old.next_offset if base_offset is None else base_offset
         if old.end_bytes == 0 and old.base_offset == base:
             return old
@@ -284,7 +278,6 @@ class Log:
     def _new_segment(self, base_offset: int) -> Segment:
         segment = Segment(self._disk, self.directory, self.partition, base_offset, self.config.index_interval_bytes)
         segment.create()
-        segment.gathers = self._gathers
         self._fresh_names = True
         return segment
 
@@ -523,7 +516,7 @@ class Log:
             return None
         try:
             return self.opened(self._segments[place]).locate(offset, bytes_max, limit, dense=self.dense)
-        except (OSError, DiskFull):
+        except OSError:
             return None
 
     def _lost(self, offset: int, following: int, reason: str, segment: Segment | None = None) -> CorruptLog:

@@ -13,20 +13,19 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from rivven.errors import CorruptLog, DiskFull, Malformed, SyncFailed
-from rivven.limits import GATHER_BYTES_MAX, LATER_BYTES_MIN, MIB, SHORT_LOG_BYTES, SHORT_LOG_ENTRIES
+from rivven.errors import CorruptLog, Malformed
+from rivven.limits import LATER_BYTES_MIN, MIB, SHORT_LOG_BYTES, SHORT_LOG_ENTRIES
 from rivven.model import TopicPartition
 from rivven.ports import Disk, File, Whereabouts
 from rivven.record import HEADER_BYTES, BatchHeader, fit, parse_header, scan, seek, walk
 
-from .batches import CHUNK_BYTES, Batches, Offsets, Readable
+from .batches import CHUNK_BYTES, Batches, Offsets
 from .document import write_whole
 from .index import OFFSETS, TIMES, Flush, Index
 from .tail import NO_TIMESTAMP, Tail
 
 logger = logging.getLogger(__name__)
 
-NO_ROOM = (28, 122)  # ENOSPC, EDQUOT: `errno` itself would do, but these two numbers are all we need of it
 RESERVE_FROM_BYTES = 1 * MIB
 RESERVE_BYTES_MAX = 16 * MIB
 GIVE_BACK_FROM_BYTES = LATER_BYTES_MIN
@@ -56,25 +55,6 @@ class Place(NamedTuple):
     dense: bool
 
 
-class Unwritten:
-    """A file as if the pending bytes, up to `end`, were in it. For as long as nothing is written."""
-
-    def __init__(self, file: File, pending: bytearray, end: int) -> None:
-        self._file = file
-        self._pending = pending
-        self._begin = end - len(pending)
-
-    def read(self, length_bytes: int, position: int) -> bytes:
-        begin, end = self._begin, position + length_bytes
-        if end <= begin:
-            return self._file.read(length_bytes, position)
-        head = self._file.read(begin - position, position) if position < begin else b""
-        return head + self._pending[max(0, position - begin) : end - begin]
-
-    def length(self) -> int:
-        return self._begin + len(self._pending)
-
-
 def segment_path(directory: str, base_offset: int) -> str:
     return f"{directory}/{base_offset:020d}.log"
 
@@ -86,6 +66,7 @@ class Segment(Tail):
         "_offsets",
         "_partition",
         "_times",
+        "held_bytes",
         "path",
         "rebuilt",
         "sealed",
@@ -113,6 +94,8 @@ class Segment(Tail):
 
     def _forget(self) -> None:
         self.reset()
+        self.held_bytes = 0
+        """Up to here the file system has set room aside."""
         self._start_indexes_anew()
 
     def _start_indexes_anew(self) -> None:
@@ -275,7 +258,7 @@ class Segment(Tail):
     def _begins_at(self, position: int, offset: int) -> bool:
         """Whether a batch with this base offset stands there; after a crash an index may be of other content."""
         try:
-            return parse_header(self._content().read(HEADER_BYTES, position)).base_offset == offset
+            return parse_header(self._require_file().read(HEADER_BYTES, position)).base_offset == offset
         except Malformed:
             return False
 
@@ -306,11 +289,6 @@ class Segment(Tail):
             assert self.file is not None
         return self.file
 
-    def _content(self) -> Readable:
-        """What the file holds, or will hold once all is written."""
-        file = self._require_file()
-        return Unwritten(file, self.pending, self.end_bytes) if self.pending else file
-
     # Writing
 
     def reserve(self, upto: int) -> None:
@@ -325,24 +303,10 @@ class Segment(Tail):
         """Whether a write of this length at the end will find its room set aside; that is done now if need be."""
         upto = self.end_bytes + length_bytes
         if upto > self.held_bytes:
-            assert self.file is not None, "nobody writes to a file that is not open"
-            self.reserved_bytes = upto + max(GATHER_BYTES_MAX, min(upto, RESERVE_BYTES_MAX))
-            if self.file.reserve(self.reserved_bytes - self.end_bytes, self.end_bytes):
+            self.reserved_bytes = upto + min(upto, RESERVE_BYTES_MAX)
+            if self._require_file().reserve(self.reserved_bytes - self.end_bytes, self.end_bytes):
                 self.held_bytes = self.reserved_bytes
         return upto <= self.held_bytes
-
-    def write_out(self) -> None:
-        """Write what is pending, into room that is set aside for it; a disk that copies on write may have none."""
-        if not self.pending:
-            return
-        assert self.file is not None, "what is pending has its file"
-        try:
-            self.file.write(self.pending, self.end_bytes - len(self.pending))
-        except OSError as error:
-            if error.errno in NO_ROOM:
-                raise DiskFull(wanted_bytes=len(self.pending), path=self.path) from error
-            raise SyncFailed(path=self.path, reason=str(error)) from error
-        self.pending.clear()
 
     def note(self, header: BatchHeader, position: int) -> None:
         """Take a batch that stands at `position` into the account."""
@@ -353,9 +317,7 @@ class Segment(Tail):
         self.sealed = True
         self.until = until
         self.dirty = self.dirty or self._offsets.lacks_file  # from now on it has indexes in files
-        assert not self.pending, "all of it is in the file"
-        is_held = self.held_bytes > self.end_bytes or self.end_bytes >= GIVE_BACK_FROM_BYTES  # an earlier life's, too
-        if is_held and self.file is not None:
+        if self.end_bytes >= GIVE_BACK_FROM_BYTES and self.file is not None:  # what an earlier life reserved, too
             with suppress(OSError):  # a little room that nobody gets is no reason to fail
                 self.file.truncate(self.end_bytes)
 
@@ -371,12 +333,10 @@ class Segment(Tail):
         return [self._offsets.flush(self.side(".idx")), self._times.flush(self.side(".tidx"))]
 
     def open_file(self) -> File:
-        self.write_out()
         return self._require_file()
 
     def truncate(self, offset: int) -> None:
         """Drop every batch that holds an offset at or after `offset`; appends go on from there."""
-        self.write_out()
         file = self._require_file()
         position = self.position_of(offset)
         self.sealed = False
@@ -393,7 +353,7 @@ class Segment(Tail):
 
     def end_below(self, offset: int) -> int:
         """Where the segment would end after `truncate(offset)`."""
-        file = self._content()
+        file = self._require_file()
         entry = self._offsets.below(offset - self.base_offset)
         while True:
             end = None
@@ -432,7 +392,7 @@ class Segment(Tail):
 
     def _locate(self, offset: int) -> tuple[int, bytes, int] | None:
         """As `position_of`, with the bytes that were read on the way and the batch's place in them."""
-        file = self._content()
+        file = self._require_file()
         entry = self._offsets.at_or_below(offset - self.base_offset)
         position = entry[1] if entry is not None else 0
         while position < self.end_bytes:
@@ -497,7 +457,7 @@ class Segment(Tail):
     def locate(self, offset: int, bytes_max: int, limit: int, *, dense: bool = False) -> Place | None:
         """Where `read` would find what it gives, by headers and the index alone: nothing is checked. Up to `limit`,
         an offset that a batch begins at; within `bytes_max`, but for one batch that is longer."""
-        where = self._disk.whereabouts(self.open_file())
+        where = self._disk.whereabouts(self._require_file())
         found = self._locate(offset)
         last = self._locate(limit - 1) if self.next_offset > limit else None  # what is behind may not be written yet
         if where is None or found is None:
@@ -516,12 +476,12 @@ class Segment(Tail):
 
     def _records_between(self, position: int, end: int) -> int:
         """How many offsets the batches take that stand there."""
-        batches = Batches(self._content(), position, end, verify=False, offsets=Offsets.ANY)
+        batches = Batches(self._require_file(), position, end, verify=False, offsets=Offsets.ANY)
         return sum(header.last_offset_delta + 1 for _, header, _ in batches)
 
     def _pread(self, length_bytes: int, position: int, offset: int) -> bytes:
         try:
-            return self._content().read(length_bytes, position)
+            return self._require_file().read(length_bytes, position)
         except OSError as error:
             raise self._damage(offset, position, f"the disk cannot read it: {error}") from error
 
@@ -533,7 +493,7 @@ class Segment(Tail):
             last = known_last
         else:
             with suppress(Malformed, OSError):
-                header = parse_header(self._content().read(HEADER_BYTES, position))
+                header = parse_header(self._require_file().read(HEADER_BYTES, position))
                 if header.base_offset <= offset <= header.last_offset <= last:
                     last = header.last_offset
         return CorruptLog(
@@ -543,7 +503,7 @@ class Segment(Tail):
     def offset_for_timestamp(self, timestamp_ms: int, upto: int) -> int | None:
         """The base offset of the first batch that holds a record at or after `timestamp_ms`. What begins at `upto` or
         behind it may be without its bytes yet, and is not looked at."""
-        file = self._content()
+        file = self._require_file()
         if self.max_timestamp_ms < timestamp_ms:
             return None
         entry = self._times.below(timestamp_ms)
@@ -559,7 +519,7 @@ class Segment(Tail):
 
     def batches(self, *, verify: bool = True) -> Batches:
         """All of this segment's batches, for cleaning and checking."""
-        file = self._content()
+        file = self._require_file()
         return Batches(file, 0, self.end_bytes, verify=verify, offset_min=self.base_offset)
 
 

@@ -1,13 +1,12 @@
 """One node's storage: the data directory, its topics and partitions, and the write-ahead log they share.
 
-Nothing here waits, except where it says so. `append` places a batch in its segment and queues an entry for the
-write-ahead log; small batches are written to the segment together, when they are enough or somebody wants the file,
-and until then are in the write-ahead log alone. `pump` hands the next group to the committer and takes finished groups back, which makes their
+Nothing here waits, except where it says so. `append` writes to a segment's page cache and queues an entry for the
+write-ahead log; `pump` hands the next group to the committer and takes finished groups back, which makes their
 batches durable and visible. Under the policy `none` there are no groups, and only what is large waits for its thread
 (see `later`). `chores` names the slow work that is due, to be run on any thread.
 
-The order that makes it safe: a group is acknowledged after its sync, whatever its segments have of it; a write-ahead
-file is given up only after a checkpoint that writes and syncs every segment it covers; a truncation or a
+The order that makes it safe: an entry is in its segment before it is in a group; a group is acknowledged after its
+sync; a write-ahead file is given up only after a checkpoint that syncs every segment it covers; a truncation or a
 new start is in the write-ahead log before files change. A failed sync ends the store: what the cache holds can no
 longer be trusted to reach the medium.
 """
@@ -51,10 +50,9 @@ from .config import TopicConfig
 from .document import Document
 from .journal import Journal
 from .later import Later
-from .log import Appended, Log
+from .log import NO_ROOM, Appended, Log
 from .recover import CHECKPOINT, NO_SUCH_SNAPSHOT, Checkpoint, Damage, Point, RecoveryReport, recover_log
 from .retain import seals_for_retention, start_after_retention
-from .segment import NO_ROOM
 from .topics import Topic, TopicList
 from .wal import OFFSET, Entry, Kind, Wal, WalStats, lost_files, read_wal, remove_file
 
@@ -208,10 +206,7 @@ class Store:
             self._clock.now_ms(),
         )
         log.config = self._config_of(topic.configs)
-        if self._policy.writes:
-            log.gather()
-        else:
-            log.writer = self
+        log.writer = None if self._policy.writes else self
         self._logs[partition] = log
 
     def _config_of(self, chosen: Mapping[str, str]) -> TopicConfig:
@@ -434,8 +429,6 @@ class Store:
                 else:
                     self._appended(log, done)
                 outcomes.append(done)
-            except SyncFailed as error:
-                outcomes.append(self._ended(error, log.active.path))
             except RivvenError as error:
                 outcomes.append(error)
             except OSError as error:  # a full disk is no OSError any more at this point
@@ -466,7 +459,7 @@ class Store:
             done = log.append_run(
                 data, ends, records, numbered=numbered, now_ms=self._clock.now_ms(), leader_epoch=leader_epoch
             )
-        except (OSError, SyncFailed) as error:  # a full disk is no OSError any more at this point
+        except OSError as error:  # a full disk is no OSError any more at this point
             self._end(error, log.active.path)
         if done is None:
             return None
@@ -479,14 +472,6 @@ class Store:
         else:
             self._appended(log, done)
         return done
-
-    def write_out(self) -> None:
-        """Write what small appends have left for later, for whoever looks at the files from outside."""
-        try:
-            for log in self._logs.values():
-                log.active.write_out()
-        except SyncFailed as error:
-            self._end(error, topic_files.TOPICS)
 
     # As the writer of its logs
 
@@ -688,7 +673,6 @@ class Store:
 
     def _begin_checkpoint(self, *, clean: bool) -> SyncSegments:
         self.settle()
-        self.write_out()
         self._checkpoint_wanted = False
         parts = [log.begin_checkpoint() for log in self.logs if log.needs_checkpoint]
         # A group under way is in its segments already, but only what is done may be forgotten.

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from rivven.limits import GATHER_BYTES_MAX, OFFSET_DELTA_MAX
+from rivven.limits import OFFSET_DELTA_MAX
 from rivven.ports import Buffer, File
 from rivven.record import NATIVE, PREFIX_BYTES
 
@@ -34,12 +34,9 @@ class PureTail:
         "end_bytes",
         "file",
         "first_append_ms",
-        "gathers",
-        "held_bytes",
         "interval_bytes",
         "max_timestamp_ms",
         "next_offset",
-        "pending",
         "reserved_bytes",
         "unindexed_bytes",
     )
@@ -51,8 +48,6 @@ class PureTail:
         """Whether the file holds bytes that no sync has covered."""
         self.first_append_ms = -1
         """When this process first appended to it; -1 if it has not yet."""
-        self.gathers = False
-        """Whether small writes may wait for others, since what they would write is in the write-ahead log, too."""
         self.columns: Columns = array("I"), array("I"), array("q"), array("I")
         """Of the offset index and of the time index: keys and values of each. Where a batch begins is noted there."""
         self.reset()
@@ -62,24 +57,12 @@ class PureTail:
         self.unindexed_bytes = 0
         self.reserved_bytes = 0
         """Up to here room has been found for the file, or it is too small to care."""
-        self.held_bytes = 0
-        """Up to here the file system has set room aside."""
-        self.pending = bytearray()
-        """The last bytes before `end_bytes`, which are still to be written."""
         self.end_bytes = 0
         self.next_offset = self.base_offset
         self.max_timestamp_ms = NO_TIMESTAMP
 
     def reserve(self, upto: int) -> None:
         """The next write will reach that far, and nothing is reserved for it; for whoever knows how files grow."""
-        raise NotImplementedError
-
-    def room_for(self, length_bytes: int) -> bool:
-        """Whether a write of this length at the end will find its room set aside; that is done now if need be."""
-        raise NotImplementedError
-
-    def write_out(self) -> None:
-        """Write what is pending, for whoever looks at the file."""
         raise NotImplementedError
 
     def takes(self, batch_bytes: int, last_offset: int, now_ms: int, segment_bytes: int, segment_ms: int) -> bool:
@@ -142,16 +125,6 @@ class PureTail:
         """
         assert self.file is not None
         position = self.end_bytes
-        if self.gathers:
-            if len(self.pending) + len(batch) > GATHER_BYTES_MAX:
-                self.write_out()
-            if len(batch) <= GATHER_BYTES_MAX and (
-                position + len(batch) <= self.held_bytes or self.room_for(len(batch))
-            ):
-                self.pending += batch
-                self.dirty = True
-                return position
-            self.write_out()
         if position + len(batch) > self.reserved_bytes:
             self.reserve(position + len(batch))
         try:

@@ -392,12 +392,9 @@ class Node:
         self.want_turn()
 
     async def _sweep_forever(self) -> None:
-        """Close the connections that nobody has used for too long, or that trickle a frame for ever; and leave in the
-        files what only the write-ahead log has."""
+        """Close the connections that nobody has used for too long, or that trickle a frame for ever."""
         while True:
             await asyncio.sleep(min(SWEEP_S, self.settings.idle_timeout_secs / 2))
-            with contextlib.suppress(DiskFull):  # then it is in the write-ahead log alone, for now
-                self.store.write_out()
             limit_us = self.now_us() - int(self.settings.idle_timeout_secs * 1e6)
             for connection in list(self._connections):
                 since_us = connection.idle_since_us()
