@@ -396,6 +396,57 @@ def test_writes_go_each_to_its_own_place(committer: Committer, disk: SystemDisk,
     other.close()
 
 
+def test_what_goes_before_a_group_is_written_before_it(
+    committer: Committer, disk: SystemDisk, file: SystemFile
+) -> None:
+    other = disk.open("other", create=True)
+    for turn in range(50):
+        before = [(other, b"%03d" % turn, 3 * turn), (other, b"end", 3 * turn + 3)]
+        committer.submit(file, [b"group ", b"%03d" % turn], 9 * turn, sync=True, before=before)
+        if turn % 2:
+            assert committer.wait_for_each()
+            assert other.read(6, 3 * turn) == b"%03dend" % turn
+        completion = outcome(committer)
+        assert (completion.bytes_written, completion.synced, completion.error) == (15, True, None)
+        assert other.read(6, 3 * turn) == b"%03dend" % turn
+        assert file.read(100, 9 * turn) == b"group %03d" % turn
+    assert committer.wait_for_each(), "with nothing under way there is nothing to wait for"
+    other.close()
+
+
+def test_where_what_goes_before_fails_the_group_is_not_begun(
+    committer: Committer, disk: SystemDisk, file: SystemFile
+) -> None:
+    (Path(disk.root) / "full").symlink_to("/dev/full")
+    full = disk.open("full")
+    for waits in (False, True):
+        committer.submit(file, [b"never"], 0, sync=True, before=[(file, b"placed", 100), (full, b"never", 0)])
+        assert not waits or not committer.wait_for_each()
+        completion = outcome(committer)
+        assert completion.error is not None
+        assert (completion.error.errno, completion.error.filename) == (errno.ENOSPC, "full")
+        assert not completion.failed_sync
+        assert not completion.synced
+        assert file.read(5, 0) == bytes(5)
+    committer.submit(file, [b"after"], 0, sync=True)
+    assert outcome(committer).error is None
+    full.close()
+
+
+def test_a_group_that_fails_behind_what_goes_before_it_is_told_apart(
+    committer: Committer, disk: SystemDisk, file: SystemFile
+) -> None:
+    (Path(disk.root) / "full").symlink_to("/dev/full")
+    full = disk.open("full")
+    committer.submit(full, [b"never"], 0, sync=False, before=[(file, b"placed", 0)])
+    assert committer.wait_for_each()
+    completion = outcome(committer)
+    assert completion.error is not None
+    assert (completion.error.errno, completion.error.filename) == (errno.ENOSPC, "full")
+    assert file.read(6, 0) == b"placed"
+    full.close()
+
+
 def test_of_writes_that_fail_the_file_is_named_and_the_next_ones_are_served(
     committer: Committer, disk: SystemDisk, file: SystemFile
 ) -> None:

@@ -49,7 +49,9 @@ typedef struct {
 
 typedef struct {
     struct iovec *iov;
-    const rv_place *places; /* where each vector goes by itself; NULL if they go to one file, one after the other */
+    const rv_place *places; /* where each of the first vectors goes by itself; the others go to one file, in a row */
+    uint32_t placed_count;
+    int placed; /* atomic: the first ones are written, or one of them has failed */
     uint32_t iov_count;
     uint32_t iov_at; /* the first vector that is not wholly written; its base and length shrink as it is */
     int fd;
@@ -62,20 +64,17 @@ typedef struct {
     int failed_sync;
 } rv_group;
 
-static void rv_group_begin(rv_group *group, struct iovec *iov, uint32_t iov_count, int fd, int64_t position,
-                           int sync) {
+static void rv_group_begin(rv_group *group, struct iovec *iov, uint32_t iov_count, const rv_place *places,
+                           uint32_t placed_count, int fd, int64_t position, int sync) {
     memset(group, 0, sizeof *group);
     group->iov = iov;
     group->iov_count = iov_count;
+    group->places = places;
+    group->placed_count = placed_count;
     group->fd = fd;
     group->sync = sync;
     group->position = position;
     group->start_us = rv_now_us();
-}
-
-static void rv_group_begin_each(rv_group *group, struct iovec *iov, const rv_place *places, uint32_t count) {
-    rv_group_begin(group, iov, count, -1, 0, 0);
-    group->places = places;
 }
 
 static void rv_group_advance(rv_group *group, size_t count) {
@@ -103,8 +102,10 @@ static inline uint32_t rv_min(uint32_t a, uint32_t b) { return a < b ? a : b; }
 /* A kernel that takes nothing of something would keep us in a loop for ever. */
 static inline int rv_write_error(ssize_t result) { return result == 0 ? EIO : errno; }
 
+static int rv_group_placed(const rv_group *group) { return __atomic_load_n(&group->placed, __ATOMIC_ACQUIRE); }
+
 static void rv_group_write_each(rv_group *group) {
-    for (; group->iov_at < group->iov_count; group->iov_at++) {
+    for (; group->iov_at < group->placed_count; group->iov_at++) {
         const rv_place *place = &group->places[group->iov_at];
         const char *data = group->iov[group->iov_at].iov_base;
         size_t length = group->iov[group->iov_at].iov_len, done = 0;
@@ -114,15 +115,17 @@ static void rv_group_write_each(rv_group *group) {
                 done += (size_t)result;
             } else if (result == 0 || errno != EINTR) {
                 rv_group_fail(group, rv_write_error(result), 0);
-                return;
+                break;
             }
         }
+        if (group->error) break;
         group->written_bytes += (int64_t)length;
     }
+    __atomic_store_n(&group->placed, 1, __ATOMIC_RELEASE);
 }
 
 static void rv_group_perform(rv_group *group) {
-    if (group->places) rv_group_write_each(group);
+    if (!rv_group_placed(group)) rv_group_write_each(group);
     while (!group->error && group->iov_at < group->iov_count) {
         int count = (int)rv_min(group->iov_count - group->iov_at, RV_IOV_MAX);
         ssize_t result = pwritev(group->fd, group->iov + group->iov_at, count, group->position);
@@ -241,6 +244,17 @@ static int rv_worker_take_back(rv_worker *worker) {
     worker->has_group = 0;
     pthread_mutex_unlock(&worker->guard);
     return had_group;
+}
+
+/* Wait until the first vectors are written each to its place: by the caller, if the worker has not begun. */
+static void rv_worker_wait_placed(rv_worker *worker) {
+    static const struct timespec moment = {0, 20000};
+    if (rv_group_placed(&worker->group)) return;
+    if (rv_worker_take_back(worker)) {
+        rv_group_write_each(&worker->group);
+        rv_worker_submit(worker);
+    }
+    while (!rv_group_placed(&worker->group)) nanosleep(&moment, NULL);
 }
 
 static void rv_worker_stop(rv_worker *worker) {

@@ -58,13 +58,14 @@ cdef extern from "_disk.h" nogil:
         int64_t position
 
     ctypedef struct rv_group:
+        int fd
         int64_t written_bytes
         int64_t elapsed_us
         int error
         int failed_sync
         int sync
         uint32_t iov_at
-        const rv_place *places
+        uint32_t placed_count
 
     ctypedef struct rv_worker:
         rv_group group
@@ -89,13 +90,17 @@ cdef extern from "_disk.h" nogil:
     int rv_event_open()
     void rv_event_ring(int event_fd)
     int rv_event_clear(int event_fd)
-    void rv_group_begin(rv_group *group, iovec *iov, uint32_t iov_count, int fd, int64_t position, int sync)
-    void rv_group_begin_each(rv_group *group, iovec *iov, const rv_place *places, uint32_t count)
+    void rv_group_begin(
+        rv_group *group, iovec *iov, uint32_t iov_count, const rv_place *places, uint32_t placed_count, int fd,
+        int64_t position, int sync
+    )
+    void rv_group_write_each(rv_group *group)
     void rv_group_fail(rv_group *group, int error, int in_sync)
     int rv_worker_start(rv_worker *worker, int event_fd)
     void rv_worker_submit(rv_worker *worker)
     int rv_worker_take_back(rv_worker *worker)
     void rv_group_perform(rv_group *group)
+    void rv_worker_wait_placed(rv_worker *worker)
     void rv_worker_stop(rv_worker *worker)
     int rv_ring_open(rv_ring *ring, uint32_t depth, int event_fd, uint32_t workers)
     void rv_ring_close(rv_ring *ring)
@@ -167,7 +172,7 @@ cdef class _Base:
     cdef int _event_fd
     cdef int _owner_pid
     cdef bint _under_way, _closed
-    cdef object _file
+    cdef list _files
 
     def __cinit__(self):
         self._closed = True  # until the constructor of the kind has opened everything
@@ -184,30 +189,44 @@ cdef class _Base:
         if self._event_fd >= 0:
             close_fd(self._event_fd)
 
-    def submit(self, file, buffers, int64_t position, *, bint sync):
-        assert not self._closed, "the committer is closed"
-        assert not self._under_way, "one submission at a time"
+    def submit(self, file, buffers, int64_t position, *, bint sync, before=()):
         assert position >= 0
-        cdef int fd = file.fileno()
-        cdef uint32_t iov_count = self._hold(buffers)
-        self._file = file  # held too: whoever else drops it must not close it under the thread
-        self._under_way = True
-        self._start(fd, iov_count, position, sync)
+        self._submit(before, file, file.fileno(), buffers, position, sync)
 
     def submit_each(self, writes):
+        self._submit(writes, None, -1, (), 0, False)
+
+    cdef int _submit(self, before, file, int fd, buffers, int64_t position, bint sync) except -1:
         assert not self._closed, "the committer is closed"
         assert not self._under_way, "one submission at a time"
-        cdef uint32_t index = 0, count = <uint32_t>len(writes)
-        self._reserve(count)
-        for file, data, position in writes:
-            assert position >= 0 and len(data), "something, somewhere"
-            self._places[index].fd = file.fileno()
-            self._places[index].position = position
-            index += 1
-        self._hold([data for _, data, _ in writes])
-        self._file = [file for file, _, _ in writes]
+        cdef uint32_t placed_count = 0, iov_count = 0
+        cdef list files = []  # held too: whoever else drops one must not close it under the thread
+        self._reserve(<size_t>len(before) + <size_t>len(buffers))
+        try:
+            for placed in before:
+                written, data, where = placed
+                assert where >= 0 and len(data), "something, somewhere"
+                self._places[placed_count].fd = written.fileno()
+                self._places[placed_count].position = where
+                files.append(written)
+                placed_count += 1
+                iov_count = self._hold(data, iov_count)
+            for buffer in buffers:
+                iov_count = self._hold(buffer, iov_count)
+        except BaseException:
+            self._let_go()
+            raise
+        files.append(file)
+        self._files = files
         self._under_way = True
-        self._start_each(count)
+        rv_group_begin(self._group(), self._iov, iov_count, self._places, placed_count, fd, position, sync)
+        self._start()
+        return 0
+
+    def wait_for_each(self):
+        if self._under_way:
+            self._wait_placed()
+        return not self._under_way or self._group().iov_at >= self._group().placed_count
 
     def completed(self):
         if self._closed or not rv_event_clear(self._event_fd) or not self._under_way or not self._finish():
@@ -239,7 +258,7 @@ cdef class _Base:
         self._stop()
         self._under_way = False
         self._let_go()
-        self._file = None
+        self._files = None
         close_fd(self._event_fd)
         self._event_fd = -1
 
@@ -263,33 +282,26 @@ cdef class _Base:
         self._under_way = False
         self._let_go()
         error = _os_error(code, self._path()) if code else None
-        self._file = None
+        self._files = None
         return Completion(
             group.written_bytes, bool(group.sync) and not code, group.elapsed_us, error, bool(group.failed_sync)
         )
 
     cdef str _path(self):
         """Of the file that was being written."""
-        return self._file[self._group().iov_at].path if isinstance(self._file, list) else self._file.path
+        cdef rv_group *group = self._group()
+        return self._files[min(group.iov_at, group.placed_count)].path
 
-    cdef uint32_t _hold(self, buffers) except? 0xFFFFFFFF:
-        """Take a view of each buffer. How many of them have any bytes."""
-        cdef uint32_t iov_count = 0
-        cdef Py_buffer *view
-        self._reserve(len(buffers))
-        try:
-            for buffer in buffers:
-                view = &self._views[self._held]
-                PyObject_GetBuffer(buffer, view, PyBUF_SIMPLE)
-                self._held += 1
-                if view.len:
-                    self._iov[iov_count].iov_base = view.buf
-                    self._iov[iov_count].iov_len = <size_t>view.len
-                    iov_count += 1
-        except BaseException:
-            self._let_go()
-            raise
-        return iov_count
+    cdef uint32_t _hold(self, buffer, uint32_t iov_count) except? 0xFFFFFFFF:
+        """Take a view of a buffer; how many there are with any bytes."""
+        cdef Py_buffer *view = &self._views[self._held]
+        PyObject_GetBuffer(buffer, view, PyBUF_SIMPLE)
+        self._held += 1
+        if view.len == 0:
+            return iov_count
+        self._iov[iov_count].iov_base = view.buf
+        self._iov[iov_count].iov_len = <size_t>view.len
+        return iov_count + 1
 
     cdef int _reserve(self, size_t count) except -1:
         cdef void *views
@@ -323,11 +335,11 @@ cdef class _Base:
     cdef rv_group *_group(self) noexcept:
         return NULL
 
-    cdef void _start(self, int fd, uint32_t iov_count, int64_t position, bint sync) noexcept:
-        pass
+    cdef void _start(self) noexcept:
+        """The group is ready."""
 
-    cdef void _start_each(self, uint32_t count) noexcept:
-        pass
+    cdef void _wait_placed(self) noexcept:
+        """Until what goes each to its own place is written."""
 
     cdef bint _finish(self) noexcept:
         """The event was rung: whether the whole group is done with."""
@@ -367,13 +379,12 @@ cdef class NativeCommitter(_Base):
     cdef rv_group *_group(self) noexcept:
         return &self._worker.group
 
-    cdef void _start(self, int fd, uint32_t iov_count, int64_t position, bint sync) noexcept:
-        rv_group_begin(&self._worker.group, self._iov, iov_count, fd, position, sync)
+    cdef void _start(self) noexcept:
         rv_worker_submit(&self._worker)
 
-    cdef void _start_each(self, uint32_t count) noexcept:
-        rv_group_begin_each(&self._worker.group, self._iov, self._places, count)
-        rv_worker_submit(&self._worker)
+    cdef void _wait_placed(self) noexcept:
+        with nogil:
+            rv_worker_wait_placed(&self._worker)
 
     cdef bint _finish(self) noexcept:
         return True
@@ -394,6 +405,7 @@ cdef class UringCommitter(_Base):
 
     cdef rv_ring _ring
     cdef rv_group _work
+    cdef bint _ringless  # the ring has, or had, no part in it
 
     def __init__(self):
         assert self._closed, "made once"
@@ -410,23 +422,26 @@ cdef class UringCommitter(_Base):
     cdef rv_group *_group(self) noexcept:
         return &self._work
 
-    cdef void _start(self, int fd, uint32_t iov_count, int64_t position, bint sync) noexcept:
-        rv_group_begin(&self._work, self._iov, iov_count, fd, position, sync)
-        cdef int error = rv_chain_next(&self._ring, &self._work)
-        if error:
-            rv_group_fail(&self._work, error, 0)
-            rv_event_ring(self._event_fd)  # the completion tells, as it does for every other failure
-
-    cdef void _start_each(self, uint32_t count) noexcept:
-        """Here and now: to the page cache a write is a copy, which the kernel does no sooner on a thread of its own."""
-        rv_group_begin_each(&self._work, self._iov, self._places, count)
-        with nogil:
-            rv_group_perform(&self._work)
-        rv_event_ring(self._event_fd)
+    cdef void _start(self) noexcept:
+        """What goes each to its own place is written here and now: to the page cache that is a copy, which the kernel
+        does no sooner on a thread of its own."""
+        cdef int error
+        if self._work.placed_count:
+            with nogil:
+                rv_group_write_each(&self._work)
+        self._ringless = self._work.error != 0 or self._work.fd < 0
+        if not self._ringless:
+            error = rv_chain_next(&self._ring, &self._work)
+            if error:
+                rv_group_fail(&self._work, error, 0)
+                self._ringless = True
+        if self._ringless:
+            rv_group_perform(&self._work)  # of which nothing is left but to take the time
+            rv_event_ring(self._event_fd)  # the completion tells, as it does for every other outcome
 
     cdef bint _finish(self) noexcept:
         cdef rv_answer answer
-        if self._work.error or self._work.places != NULL:
+        if self._ringless:
             return True
         return rv_ring_take(&self._ring, &answer) and rv_chain_settle(&self._ring, &self._work, &answer)
 

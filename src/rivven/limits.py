@@ -36,6 +36,9 @@ SHORT_LOG_ENTRIES = 16
 LATER_BYTES_MIN = 256 * KIB
 """Under the policy `none`, appends of so many bytes are written by another thread; to wake it for less is no gain."""
 
+DEFER_BYTES_MAX = 16 * KIB
+"""With a write-ahead log, appends of up to so many bytes are written to their segment by the thread that writes the
+group, before it; a long one is better written while that thread is busy with the group before."""
 PLACE_BYTES_MIN = 256 * KIB
 """A reader on the same machine is told where so many bytes stand, instead of being sent them."""
 

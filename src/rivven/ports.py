@@ -64,16 +64,26 @@ class Completion:
     failed_sync: bool = False
 
 
+Placed = tuple["File", Buffer, int]
+"""Bytes that go to a place in a file."""
+
+
 class Committer(Protocol):
     """Writes, and syncs, one group at a time away from the caller's thread. At most one submission is under way."""
 
-    def submit(self, file: File, buffers: Sequence[Buffer], position: int, *, sync: bool) -> None:
-        """Write the buffers one after the other from `position`, then fdatasync if asked. Returns at once.
-        The caller leaves the buffers unchanged until the completion arrives."""
+    def submit(
+        self, file: File, buffers: Sequence[Buffer], position: int, *, sync: bool, before: Sequence[Placed] = ()
+    ) -> None:
+        """Write what goes `before`, then the buffers one after the other from `position`, then fdatasync if asked.
+        Returns at once. The caller leaves the buffers unchanged, and the files open, until the completion arrives."""
 
-    def submit_each(self, writes: Sequence[tuple[File, Buffer, int]]) -> None:
-        """The same for buffers that go each to a file and a position of its own: in this order, and without a sync.
+    def submit_each(self, writes: Sequence[Placed]) -> None:
+        """Nothing but buffers that go each to a file and a position of its own: in this order, and without a sync.
         After a failure some are written, perhaps in part."""
+
+    def wait_for_each(self) -> bool:
+        """Wait until what goes each to its own place is written, for as long as it takes to copy it; False if that
+        failed, as the completion will tell. Those files are no longer in use then; the sync may be under way."""
 
     def completed(self) -> Completion | None:
         """The outcome of the submission under way, or None while there is none. Never waits."""

@@ -24,11 +24,12 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import chain
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
 from rivven.errors import DirectoryLocked
-from rivven.ports import Buffer, Committer, Completion, File, IoBatch, IoStats, Lock, Whereabouts
+from rivven.ports import Buffer, Committer, Completion, File, IoBatch, IoStats, Lock, Placed, Whereabouts
 
 if TYPE_CHECKING:
     from rivven import _disk
@@ -460,11 +461,31 @@ def keep_freed_memory() -> None:
 # The portable committer
 
 
+_Write = tuple["SystemFile", list[memoryview], int]
+
+
+class _Placed:
+    """Whether what goes each to its own place is written."""
+
+    __slots__ = ("done", "well")
+
+    def __init__(self) -> None:
+        self.done = threading.Event()
+        self.well = False
+
+    def note(self, well: bool) -> None:
+        if well and not self.well:
+            self.well = True
+            self.done.set()
+
+
 class _Job(NamedTuple):
-    writes: list[tuple[SystemFile, list[memoryview], int]]
+    before: list[_Write]
+    writes: list[_Write]
     sync: bool
-    """Whether the file, which is one then, is synced."""
+    """Whether the last file is synced."""
     start_ns: int
+    placed: _Placed
 
 
 class _Bell:
@@ -505,6 +526,7 @@ class ThreadCommitter:
         self._bell = _Bell(pipe=pipe)
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._outcomes: deque[Completion] = deque(maxlen=1)
+        self._placed = _Placed()
         self._under_way = False
         self._closed = False
         self._thread = threading.Thread(
@@ -515,21 +537,29 @@ class ThreadCommitter:
         )
         self._thread.start()
 
-    def submit(self, file: File, buffers: Sequence[Buffer], position: int, *, sync: bool) -> None:
+    def submit(
+        self, file: File, buffers: Sequence[Buffer], position: int, *, sync: bool, before: Sequence[Placed] = ()
+    ) -> None:
         views = [view for view in map(_byte_view, buffers) if len(view)]
-        self._hand_over([(_system_file(file), views, position)], sync=sync)
+        self._hand_over(before, [(_system_file(file), views, position)], sync=sync)
 
-    def submit_each(self, writes: Sequence[tuple[File, Buffer, int]]) -> None:
-        self._hand_over(
-            [(_system_file(file), [_byte_view(data)], position) for file, data, position in writes], sync=False
-        )
+    def submit_each(self, writes: Sequence[Placed]) -> None:
+        self._hand_over(writes, [], sync=False)
 
-    def _hand_over(self, writes: list[tuple[SystemFile, list[memoryview], int]], *, sync: bool) -> None:
+    def _hand_over(self, before: Sequence[Placed], writes: list[_Write], *, sync: bool) -> None:
         assert not self._closed, "the committer is closed"
         assert not self._under_way, "one submission at a time"
-        assert all(position >= 0 for _, _, position in writes)
+        placed = [(_system_file(file), [_byte_view(data)], position) for file, data, position in before]
+        assert all(position >= 0 for _, _, position in chain(placed, writes))
         self._under_way = True
-        self._jobs.put(_Job(writes, sync, time.monotonic_ns()))
+        self._placed = _Placed()
+        self._jobs.put(_Job(placed, writes, sync, time.monotonic_ns(), self._placed))
+
+    def wait_for_each(self) -> bool:
+        if not self._under_way:
+            return True
+        self._placed.done.wait()
+        return self._placed.well
 
     def completed(self) -> Completion | None:
         if not self._under_way or not self._bell.clear():
@@ -573,19 +603,22 @@ def _commit(job: _Job) -> Completion:
     failed: OSError | None = None
     syncing = False
     try:
-        for file, views, position in job.writes:
+        for number, (file, views, position) in enumerate(chain(job.before, job.writes)):
+            job.placed.note(number >= len(job.before))
             pending, at = deque(views), position
             while pending:
                 count = _pwritev(file.fileno(), pending, at)
                 at += count
                 written_bytes += count
                 _drop_front(pending, count)
+        job.placed.note(True)
         syncing = job.sync
         if syncing:
             _fdatasync(file.fileno())
     except OSError as error:
         error.filename = file.path
         failed = error.with_traceback(None)  # its frames would keep the buffers
+    job.placed.done.set()
     elapsed_us = (time.monotonic_ns() - job.start_ns) // 1000
     if failed is not None:
         return Completion(written_bytes, False, elapsed_us, failed, failed_sync=syncing)

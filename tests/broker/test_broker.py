@@ -100,7 +100,7 @@ def test_records_keep_their_headers_and_timestamps(world: World) -> None:
 def test_a_full_disk_is_told_and_reading_goes_on(world: World) -> None:
     world.ask(ask.Publish("t", 0, None, b"before"))
     world.disk.capacity_bytes = sum(map(len, world.disk.snapshot().values()))
-    response = world.ask(ask.Publish("t", 0, None, b"x" * 1000))
+    response = world.ask(ask.Publish("t", 0, None, b"x" * 20_000))
     assert isinstance(response, tell.Error)
     assert response.message.startswith("DISK_FULL")
     assert values(world.ask(ask.Consume("t", 0, 0, 10))) == [b"before"]

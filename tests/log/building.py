@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 from rivven.errors import CorruptLog
-from rivven.limits import KIB
+from rivven.limits import DEFER_BYTES_MAX, KIB
 from rivven.log import Appended, CommitLimits, Log, Store, StoreConfig, SyncPolicy
 from rivven.record import BatchHeader, NewRecord, Record, decode, encode, encode_marker, validate, walk
 from rivven.sim import Halted, SimClock, SimDisk, SimEntropy
@@ -30,13 +30,16 @@ LATER_BYTES = 300
 """Appends of so many bytes are written later, under the policy `none`."""
 
 
-def small_config(policy: str = "every_write", **commit: Any) -> StoreConfig:
+def small_config(
+    policy: str = "every_write", *, defer_bytes_max: int = DEFER_BYTES_MAX, **commit: Any
+) -> StoreConfig:
     return StoreConfig(
         sync_policy=SyncPolicy.parse(policy),
         commit=CommitLimits(**commit),
         wal_file_bytes=256 * KIB,
         wal_first_file_bytes=64 * KIB,
         later_bytes_min=LATER_BYTES,
+        defer_bytes_max=defer_bytes_max,
     )
 
 
@@ -109,7 +112,8 @@ def new_world(
     topic: bool = True,
     **commit: Any,
 ) -> World:
-    """An open store with the topic `t` of one partition, whose segments and index intervals are tiny."""
+    """An open store with the topic `t` of one partition, whose segments and index intervals are tiny. With
+    `defer_bytes_max=0` all is written to its segment when it is appended."""
     world = World(SimDisk(Random(seed), capacity_bytes=capacity_bytes), config=small_config(policy, **commit))
     if topic:
         world.store.create_topic("t", 1, SMALL if configs is None else SMALL | configs)

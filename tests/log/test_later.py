@@ -231,12 +231,3 @@ def test_a_disk_that_fails_ends_the_store():
     world.disk.step()
     with pytest.raises(SyncFailed):
         world.store.pump()
-
-
-def test_with_a_write_ahead_log_everything_is_in_its_segment_at_once():
-    world = new_world(policy="every_write", configs=ROOMY)
-    put_run(world, LARGE, LARGE)
-    assert not world.log().unwritten
-    world.store.flush()
-    world.reopen("crash")
-    assert values_of(world.log()) == [LARGE, LARGE]

@@ -31,13 +31,16 @@ from rivven.errors import (
     StoreClosed,
     SyncFailed,
 )
-from rivven.limits import SEALED_OPEN_MAX
+from rivven.limits import DEFER_BYTES_MAX, SEALED_OPEN_MAX
 from rivven.record import HEADER_BYTES, decode, encode, validate, walk
 
 
-def filled(count: int = 20, *, value_bytes: int = 150, seed: int = 0, **configs: str):
+def filled(
+    count: int = 20, *, value_bytes: int = 150, seed: int = 0, defer_bytes_max: int = DEFER_BYTES_MAX, **configs: str
+):
     """Batches of two records each; about four to a segment."""
-    world = new_world(seed, configs={name.replace("_", "."): value for name, value in configs.items()})
+    chosen = {name.replace("_", "."): value for name, value in configs.items()}
+    world = new_world(seed, configs=chosen, defer_bytes_max=defer_bytes_max)
     for number in range(count):
         world.write(b"%d" % number + bytes(value_bytes), b"tail %d" % number, timestamp_ms=NOW_MS + number)
     return world
@@ -147,7 +150,7 @@ def test_reads_lead_across_segments():
 
 
 def test_nothing_at_or_above_the_high_watermark_is_shown():
-    world = filled(2)
+    world = filled(2, defer_bytes_max=0)
     world.put(batch_of(b"not", b"durable"))
     log = world.log()
     assert (log.high_watermark, log.durable, log.end) == (4, 4, 6)
@@ -469,7 +472,7 @@ def test_producers_keep_their_last_five_batches_over_a_restart(snapshots):
 
 
 def test_a_full_disk_takes_nothing_of_the_batch_and_resumes():
-    world = new_world()
+    world = new_world(defer_bytes_max=0)
     world.write(b"a")
     world.disk.fail("write", ENOSPC, path_contains=".log")
     with pytest.raises(DiskFull) as caught:
@@ -484,7 +487,7 @@ def test_a_full_disk_takes_nothing_of_the_batch_and_resumes():
 
 @pytest.mark.parametrize("operation", ["open", "write", "rename"])
 def test_a_full_disk_at_a_roll_is_survived(operation):
-    world = filled(4)
+    world = filled(4, defer_bytes_max=0)
     for path in (".log", ".state"):
         world.disk.fail(operation, ENOSPC, path_contains=path)
     written = []
@@ -516,7 +519,7 @@ def test_a_disk_without_room_is_read_and_takes_writes_again():
 
 
 def test_an_error_of_the_disk_in_a_write_ends_the_store_and_consumes_no_offset():
-    world = new_world()
+    world = new_world(defer_bytes_max=0)
     world.write(b"a")
     world.disk.fail("write", EIO, path_contains=".log")
     with pytest.raises(SyncFailed, match="EIO"):

@@ -28,14 +28,20 @@ def queued(twin, payloads, limits):
     queue = twin(commit, clock)
     log = SimpleNamespace(topic_id=bytes(range(16)), partition=TopicPartition("t", 7))
     for upto, payload in enumerate(payloads):
-        queue.queue(log, Kind.APPEND, payload, upto)
-    writes = [[(upto, head, bytes(payload)) for _, upto, head, payload in group.writes] for group in commit.groups]
+        queue.queue(log, Kind.APPEND, payload, upto, *([] if upto % 3 else ["a file", upto * 7]))
+    writes = [
+        [(upto, head, bytes(payload), *where) for _, upto, head, payload, *where in group.writes]
+        for group in commit.groups
+    ]
     return [(g.begun_us, g.size_bytes, w) for g, w in zip(commit.groups, writes, strict=True)], commit.waiting_bytes
 
 
 def test_an_entry_has_its_head_as_the_format_says():
-    (((_, size_bytes, [(upto, head, payload)]),), waiting) = queued(PureQueue, [b"batch"], CommitLimits())
+    (((_, size_bytes, [(upto, head, payload, file, position)]),), waiting) = queued(
+        PureQueue, [b"batch"], CommitLimits()
+    )
     assert (upto, payload, head) == (0, b"batch", ENTRY.pack(Kind.APPEND, 5, bytes(range(16)), 7))
+    assert (file, position) == ("a file", 0)
     assert size_bytes == waiting == ENTRY.size + 5
 
 

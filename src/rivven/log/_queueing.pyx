@@ -28,7 +28,7 @@ cdef class Queue:
         self._group_bytes = commit.limits.group_bytes
         self._group_writes = commit.limits.group_writes
 
-    def queue(self, log, int kind, payload, int64_t upto):
+    def queue(self, log, int kind, payload, int64_t upto, file=None, int64_t position=0):
         cdef int64_t payload_bytes = len(payload)
         cdef int64_t size_bytes = HEAD_BYTES + payload_bytes
         cdef bytes topic_id = log.topic_id
@@ -40,7 +40,7 @@ cdef class Queue:
         little32(at + 4, <uint32_t>payload_bytes)
         memcpy(at + 8, PyBytes_AS_STRING(topic_id), 16)
         little32(at + 24, <uint32_t>log.partition[1])
-        self._add((log, upto, head, payload), size_bytes)
+        self._add((log, upto, head, payload, file, position), size_bytes)
 
     cdef int _add(self, tuple write, int64_t size_bytes) except -1:
         """As `Commit.add`."""

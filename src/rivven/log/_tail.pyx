@@ -77,10 +77,10 @@ cdef class Tail:
             or 0 <= segment_ms <= now_ms - self.first_append_ms
         )
 
-    def put(self, batch, int32_t last_offset_delta, int64_t newest_ms, int32_t leader_epoch):
+    def put(self, batch, int32_t last_offset_delta, int64_t newest_ms, int32_t leader_epoch, bint later=False):
         cdef Py_buffer view
         cdef uint8_t *at
-        cdef int64_t batch_bytes, position
+        cdef int64_t batch_bytes, position = self.end_bytes
         PyObject_GetBuffer(batch, &view, PyBUF_SIMPLE | PyBUF_WRITABLE)
         at = <uint8_t *>view.buf
         batch_bytes = view.len
@@ -91,7 +91,10 @@ cdef class Tail:
             store32(at + 12, <uint32_t>leader_epoch)
         PyBuffer_Release(&view)
         assert batch_bytes >= 16, "a validated batch has its header"
-        position = self._write(batch)
+        if later:
+            self.dirty = True
+        else:
+            self._write(batch)
         self._took(position, batch_bytes, self.next_offset, last_offset_delta, newest_ms)
         return position
 

@@ -66,7 +66,7 @@ class Commit(Generic[T]):
         self.limits = limits or CommitLimits()
         self.groups: deque[Group[T]] = deque()
         """Those that wait, oldest first; the last one still takes writes."""
-        self._under_way: Group[T] | None = None
+        self.under_way: Group[T] | None = None
         self.busy = False
         """Whether a group is under way."""
         self._unsynced_writes = 0
@@ -112,7 +112,7 @@ class Commit(Generic[T]):
         if self.busy or not self.groups or not (force or self._due(now_us)):
             return None
         self.busy = True
-        group = self._under_way = self.groups.popleft()
+        group = self.under_way = self.groups.popleft()
         group.sync = sync or 0 < self._policy.writes <= self._unsynced_writes + len(group.writes)
         return group
 
@@ -127,9 +127,9 @@ class Commit(Generic[T]):
 
     def done(self) -> Group[T]:
         """The group under way has been written, and synced if it asked for it."""
-        group = self._under_way
+        group = self.under_way
         assert group is not None, "nothing is under way"
-        self._under_way, self.busy = None, False
+        self.under_way, self.busy = None, False
         self.waiting_bytes -= group.size_bytes
         self._unsynced_writes = 0 if group.sync else self._unsynced_writes + len(group.writes)
         return group
@@ -137,5 +137,5 @@ class Commit(Generic[T]):
     def clear(self) -> None:
         """Forget what waits and what is under way; none of it was done."""
         self.groups.clear()
-        self._under_way, self.busy = None, False
+        self.under_way, self.busy = None, False
         self.waiting_bytes = 0

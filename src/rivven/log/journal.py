@@ -1,7 +1,8 @@
 """The write-ahead log in motion: writes are queued, go to the disk in groups, and are acknowledged.
 
-`queue` takes an entry that is already in its segment; `pump` hands the next group to the committer and takes a
-finished one back, which makes its batches durable and visible. Nothing waits but `flush`.
+`queue` takes an entry that is already in its segment, or has its place there; `pump` hands the next group to the
+committer, which writes to the segments first, and takes a finished one back, which makes its batches durable and
+visible. Nothing waits but `flush`, and `settle` for what is to be written to segments.
 
 A sync or write that fails raises `SyncFailed`, after which the journal must not be used: what the cache holds can
 no longer be trusted to reach the medium. Only a full disk is forgiven, since a refused write was never synced:
@@ -17,7 +18,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from rivven.errors import DiskFull, SyncFailed
-from rivven.ports import Buffer, Clock, Committer, Completion, File
+from rivven.ports import Buffer, Clock, Committer, Completion, File, Placed
 
 from .commit import Commit, CommitLimits, SyncPolicy
 from .log import NO_ROOM, Log
@@ -33,6 +34,7 @@ WAIT_MS = 1000
 
 _moved = itemgetter(0, 1)
 _parts = itemgetter(2, 3)
+_placed = itemgetter(4, 3, 5)
 
 
 class _Submission(NamedTuple):
@@ -40,6 +42,7 @@ class _Submission(NamedTuple):
     buffers: list[Buffer]
     position: int
     sync: bool
+    before: list[Placed]
 
 
 class Journal(Queue):
@@ -132,6 +135,36 @@ class Journal(Queue):
                 if self._retry_us is not None:
                     raise DiskFull(wanted_bytes=self._commit.waiting_bytes, path=self._wal.directory)
 
+    def settle(self) -> None:
+        """Write to the segments what is queued for them and not there yet, and wait for what is being written.
+        `DiskFull` if there is no room, for now."""
+        if self._under_way is not None and self._under_way.before:
+            if self._retry_us is not None:
+                self._submit()
+            if not self._committer.wait_for_each():
+                while (completion := self._committer.wait(WAIT_MS)) is None:
+                    pass
+                self._completed(completion)
+                raise DiskFull(wanted_bytes=self._commit.waiting_bytes, path=self._wal.directory)
+            self._under_way = self._under_way._replace(before=[])  # not again: the files may be closed from here on
+        for group in self._commit.groups:
+            for place, (log, upto, head, payload, file, position) in enumerate(group.writes):
+                if file is not None:
+                    self._write(file, payload, position)
+                    group.writes[place] = log, upto, head, payload, None, 0
+        under_way = self._commit.under_way
+        for group in (*((under_way,) if under_way is not None else ()), *self._commit.groups):
+            for write in group.writes:
+                write[0].deferred_upto = 0
+
+    def _write(self, file: File, payload: Buffer, position: int) -> None:
+        try:
+            file.write(payload, position)
+        except OSError as error:
+            if error.errno in NO_ROOM:
+                raise DiskFull(wanted_bytes=len(payload), path=file.path) from error
+            raise SyncFailed(path=file.path, reason=str(error)) from error
+
     def withdraw(self) -> None:
         """Forget what is queued, after a `flush` that found no room for it. The next group takes its place."""
         if self._under_way is not None and self._commit.busy:
@@ -153,21 +186,23 @@ class Journal(Queue):
         except OSError as error:
             self._failed(error, in_sync=True)
         file, position, buffers = self._wal.frame(parts, len(group.writes))
-        self._under_way = _Submission(file, buffers, position, group.sync)
+        before = [placed for placed in map(_placed, group.writes) if placed[0] is not None]
+        self._under_way = _Submission(file, buffers, position, group.sync, before)
         self._submit()
 
     def _submit(self) -> None:
         assert self._under_way is not None
         self._retry_us = None
-        file, buffers, position, sync = self._under_way
-        self._committer.submit(file, buffers, position, sync=sync)
+        file, buffers, position, sync, before = self._under_way
+        self._committer.submit(file, buffers, position, sync=sync, before=before)
 
     def _completed(self, completion: Completion) -> None:
         if completion.error is not None:
             self._failed(completion.error, in_sync=completion.failed_sync)
             return
         group = self._commit.done()
-        self._wal.wrote(len(group.writes), completion)
+        self._under_way = None
+        self._wal.wrote(len(group.writes), GROUP.size + group.size_bytes, completion)
         moved = dict(map(_moved, group.writes))  # the last of each log counts
         for log, upto in moved.items():
             log.advance(upto)
@@ -178,7 +213,7 @@ class Journal(Queue):
             raise SyncFailed(path=self._wal.directory, reason=str(error)) from error
         # A disk that copies on write may be full even for a file that has its zeros.
         self._retry_us = self._clock.now_us() + RETRY_US
-        logger.error("no room for the write-ahead log; writers wait")
+        logger.error("no room on the disk for %s; writers wait", error.filename or "the write-ahead log")
 
     def close(self) -> None:
         self._committer.close()

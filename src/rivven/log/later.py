@@ -51,7 +51,6 @@ class Later:
     def add(self, log: Log, upto: int, file: File, position: int, data: Buffer) -> None:
         """`pump` hands it over. The caller leaves the data as it is until it is written."""
         self._waiting.append(_Write(file, data, position, log, upto))
-        log.unwritten += 1
         self.unwritten += 1
 
     def fileno(self) -> int:
@@ -77,8 +76,9 @@ class Later:
             if completion := self._committer.wait(WAIT_MS):
                 self._completed(completion)
         for write in (*self._under_way, *self._waiting):
-            write.log.unwritten -= write.log in logs
             self.unwritten -= write.log in logs
+        for log in logs:
+            log.deferred_upto = 0
         self._waiting = [write for write in self._waiting if write.log not in logs]
         self._under_way = [write for write in self._under_way if write.log not in logs]
         if not self._under_way:
@@ -110,7 +110,6 @@ class Later:
             return False
         done, self._under_way = self._under_way, []
         for write in done:
-            write.log.unwritten -= 1
             self.unwritten -= 1
             self._written(write.log, write.upto)
         return True

@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 from rivven.errors import BatchTooLarge, CorruptLog, DiskFull, Malformed, OffsetOutOfRange
 from rivven.limits import READ_BYTES_MAX, SEALED_OPEN_MAX
 from rivven.model import Offset, TopicPartition
-from rivven.ports import Buffer, Disk, File
+from rivven.ports import Disk, File
 from rivven.record import PREFIX_BYTES, BatchHeader, decode, parse_header, seek, walk
 
 from .batches import Batches
@@ -42,12 +42,12 @@ class Appended(NamedTuple):
 
 
 class Writer(Protocol):
-    """Has large appends written while others are taken; see `later`."""
+    """Has some appends written while others are taken; see `later` and `journal`."""
 
+    defer_bytes_max: int
+    """What is that short is left to the writer,"""
     later_bytes_min: int
-    """What counts as large."""
-
-    def write_later(self, log: Log, upto: int, file: File, position: int, data: Buffer) -> None: ...
+    """and what is that long, and what follows something that is not written yet."""
 
     def settle(self) -> None:
         """Wait until everything is written."""
@@ -92,9 +92,9 @@ class Log:
         """Whether there is a record at every offset; not any more once the log was compacted."""
         self.deleted = False
         self.writer: Writer | None = None
-        """Who writes what is large; without one, all is written when it is appended."""
-        self.unwritten = 0
-        """How many appends the writer has not written yet."""
+        """Who writes what is left to it; without one, all is written when it is appended."""
+        self.deferred_upto = 0
+        """What is below, and not durable, has its place in the file and is still to be written there."""
         self._fresh_names = True
         """Whether the directory has entries that no sync has covered."""
 
@@ -153,26 +153,17 @@ class Log:
         config = self.config
         if batch_bytes > config.max_message_bytes:
             raise BatchTooLarge(batch_bytes=batch_bytes, bytes_max=config.max_message_bytes)
-        if self.unwritten:  # what comes behind them is written behind them
-            run = self.append_run(
-                batch,
-                [batch_bytes],
-                last_offset_delta + 1,
-                numbered=header[9] >= 0,
-                now_ms=now_ms,
-                leader_epoch=leader_epoch,
-            )
-            if run is not None:
-                return run
-            self._settle()
         segment = self._segments[-1]
         base = segment.next_offset
         if not segment.takes(batch_bytes, base + last_offset_delta, now_ms, config.segment_bytes, config.segment_ms):
             segment = self._roll_for(now_ms)
+        later = self._defer(batch_bytes, segment)
         try:
-            position = segment.put(batch, last_offset_delta, header[8], leader_epoch)
+            position = segment.put(batch, last_offset_delta, header[8], leader_epoch, later)
         except OSError as error:
             raise self._refused(error, segment, batch_bytes) from error
+        if later:
+            self.deferred_upto = base + last_offset_delta + 1
         facts = self.facts
         if leader_epoch > facts.epochs.latest or header[9] >= 0:  # else the batch adds no fact
             facts.note(BatchHeader._make((base, batch_length, leader_epoch, *header[3:])), batch)
@@ -198,24 +189,38 @@ class Log:
         base = segment.next_offset
         if not segment.takes(run_bytes, base + records - 1, now_ms, config.segment_bytes, config.segment_ms):
             segment = self._roll_for(now_ms)
-        writer = self.writer
-        later = writer is not None and (self.unwritten > 0 or run_bytes >= writer.later_bytes_min)
-        if later and not segment.room_for(run_bytes):
-            self._settle()
-            later = False
+        later = self._defer(run_bytes, segment)
         try:
             position = segment.put_run(data, ends, leader_epoch, later=later)
         except OSError as error:
             raise self._refused(error, segment, run_bytes) from error
         if later:
-            assert writer is not None
-            writer.write_later(self, base + records, segment.open_file(), position, data)
+            self.deferred_upto = base + records
         if numbered or leader_epoch > self.facts.epochs.latest:
             self._note_run(data)
         return _appended(Appended, (base, base + records, position, segment.base_offset))
 
+    def _defer(self, length_bytes: int, segment: Segment) -> bool:
+        """Whether this is left to the writer, who has room for it. What comes behind such is written behind it."""
+        writer = self.writer
+        if writer is None or not (
+            length_bytes <= writer.defer_bytes_max
+            or length_bytes >= writer.later_bytes_min
+            or self.deferred_upto > self.durable
+        ):
+            return False
+        if segment.end_bytes + length_bytes <= segment.held_bytes or segment.room_for(length_bytes):
+            return True
+        self._settle()
+        return False
+
+    @property
+    def unwritten(self) -> bool:
+        """Whether the writer has something left to write."""
+        return self.deferred_upto > self.durable
+
     def _settle(self) -> None:
-        if self.unwritten:
+        if self.deferred_upto > self.durable:
             assert self.writer is not None
             self.writer.settle()
 
@@ -309,6 +314,7 @@ class Log:
         self._fresh_names = True
         end = self.end
         self.durable = min(self.durable, end)
+        self.deferred_upto = 0
         self.high_watermark = min(self.high_watermark, end)
         self.recovery_point = min(self.recovery_point, end)
         drop(self._disk, self.directory, [upto for upto in saved(self._disk, self.directory) if upto > end])
@@ -484,11 +490,14 @@ class Log:
         """Whole batches from the one that holds `offset`, as they are on disk, checked against their CRCs.
 
         At most `bytes_max`, except that the first batch comes whole. Nothing at or after `upto` is shown, by
-        default the high watermark. Empty at the end; `OffsetOutOfRange` outside the log.
+        default the high watermark, nor what is still to be written. Empty at the end; `OffsetOutOfRange` outside
+        the log.
         """
         limit = self.high_watermark if upto is None else min(upto, self.end)
         if not self.start <= offset <= self.end:
             raise OffsetOutOfRange(offset=offset, partition=self.partition, start=self.start, end=self.end)
+        if limit > self.durable and self.unwritten:
+            limit = self.durable
         if offset >= limit:
             return EMPTY
         bytes_max = min(bytes_max, READ_BYTES_MAX)

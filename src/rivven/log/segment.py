@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from rivven.errors import CorruptLog, Malformed
-from rivven.limits import LATER_BYTES_MIN, MIB, SHORT_LOG_BYTES, SHORT_LOG_ENTRIES
+from rivven.limits import KIB, LATER_BYTES_MIN, MIB, SHORT_LOG_BYTES, SHORT_LOG_ENTRIES
 from rivven.model import TopicPartition
 from rivven.ports import Disk, File, Whereabouts
 from rivven.record import HEADER_BYTES, BatchHeader, fit, parse_header, scan, seek, walk
@@ -27,6 +27,7 @@ from .tail import NO_TIMESTAMP, Tail
 logger = logging.getLogger(__name__)
 
 RESERVE_FROM_BYTES = 1 * MIB
+RESERVE_BYTES_MIN = 4 * KIB
 RESERVE_BYTES_MAX = 16 * MIB
 GIVE_BACK_FROM_BYTES = LATER_BYTES_MIN
 """Nothing is reserved behind the end of a file that is shorter."""
@@ -303,7 +304,7 @@ class Segment(Tail):
         """Whether a write of this length at the end will find its room set aside; that is done now if need be."""
         upto = self.end_bytes + length_bytes
         if upto > self.held_bytes:
-            self.reserved_bytes = upto + min(upto, RESERVE_BYTES_MAX)
+            self.reserved_bytes = upto + max(RESERVE_BYTES_MIN, min(upto, RESERVE_BYTES_MAX))
             if self._require_file().reserve(self.reserved_bytes - self.end_bytes, self.end_bytes):
                 self.held_bytes = self.reserved_bytes
         return upto <= self.held_bytes
@@ -317,7 +318,8 @@ class Segment(Tail):
         self.sealed = True
         self.until = until
         self.dirty = self.dirty or self._offsets.lacks_file  # from now on it has indexes in files
-        if self.end_bytes >= GIVE_BACK_FROM_BYTES and self.file is not None:  # what an earlier life reserved, too
+        is_held = self.held_bytes > self.end_bytes or self.end_bytes >= GIVE_BACK_FROM_BYTES  # an earlier life's, too
+        if is_held and self.file is not None:
             with suppress(OSError):  # a little room that nobody gets is no reason to fail
                 self.file.truncate(self.end_bytes)
 

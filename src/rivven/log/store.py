@@ -31,6 +31,7 @@ from rivven.errors import (
     UnknownTopic,
 )
 from rivven.limits import (
+    DEFER_BYTES_MAX,
     LATER_BYTES_MIN,
     PARTITIONS_MAX,
     WAL_FILE_BYTES,
@@ -39,7 +40,7 @@ from rivven.limits import (
     WAL_HEADER_BYTES,
 )
 from rivven.model import Offset, TopicPartition
-from rivven.ports import Buffer, Clock, Disk, Entropy, File
+from rivven.ports import Buffer, Clock, Disk, Entropy
 from rivven.record import BatchHeader, walk
 
 from . import topics as topic_files
@@ -71,6 +72,7 @@ class StoreConfig:
     wal_first_file_bytes: int = WAL_FIRST_FILE_BYTES
     wal_files_max: int = WAL_FILES_MAX
     later_bytes_min: int = LATER_BYTES_MIN
+    defer_bytes_max: int = DEFER_BYTES_MAX
     partitions_max: int = PARTITIONS_MAX
     """Each holds a file open, so what a node can take depends on where it runs."""
     topic_defaults: Mapping[str, str] = field(default_factory=dict)
@@ -100,7 +102,8 @@ class Store:
         self._wal = Wal(disk, WAL, file_bytes=self.config.wal_file_bytes, files_max=self.config.wal_files_max)
         self._journal = Journal(self._wal, disk.committer(), clock, self._policy, self.config.commit, self._make_room)
         self._later = None if self._policy.writes else Later(disk.committer(), clock, self._written)
-        self.later_bytes_min = self.config.later_bytes_min
+        self.later_bytes_min = NO_LIMIT if self._policy.writes else self.config.later_bytes_min
+        self.defer_bytes_max = self.config.defer_bytes_max if self._policy.writes else 0
         self.due_us: Callable[[], int | None] = self._journal.due_us if self._later is None else self._later.due_us
         """When `pump` should be called at the latest, on the clock's monotonic time; None if nothing is due."""
         self._checkpoints = Document(disk, CHECKPOINT, Checkpoint)
@@ -206,7 +209,7 @@ class Store:
             self._clock.now_ms(),
         )
         log.config = self._config_of(topic.configs)
-        log.writer = None if self._policy.writes else self
+        log.writer = self
         self._logs[partition] = log
 
     def _config_of(self, chosen: Mapping[str, str]) -> TopicConfig:
@@ -389,10 +392,13 @@ class Store:
             raise done
         return done
 
-    def _appended(self, log: Log, done: Appended) -> None:
+    def _appended(self, log: Log, done: Appended, data: Buffer) -> None:
         """Under the policy `none`."""
         base_offset, next_offset, position, _ = done
-        if not log.unwritten:
+        if log.deferred_upto == next_offset:
+            assert self._later is not None
+            self._later.add(log, next_offset, log.active.open_file(), position, data)
+        else:
             log.advance(next_offset)
             self._journal.moved[log] = next_offset
         if position == 0 and base_offset > log.start:
@@ -424,10 +430,12 @@ class Store:
                 if (room_bytes := room_bytes - len(batch)) < 0:
                     journal.admit(len(batch))
                 done = log.append(batch, header, now_ms=now_ms, leader_epoch=leader_epoch)
-                if syncs:
-                    journal.queue(log, Kind.APPEND, batch, done[1])
+                if not syncs:
+                    self._appended(log, done, batch)
+                elif log.deferred_upto == done[1]:
+                    journal.queue(log, Kind.APPEND, batch, done[1], log.active.file, done[2])
                 else:
-                    self._appended(log, done)
+                    journal.queue(log, Kind.APPEND, batch, done[1])
                 outcomes.append(done)
             except RivvenError as error:
                 outcomes.append(error)
@@ -463,29 +471,28 @@ class Store:
             self._end(error, log.active.path)
         if done is None:
             return None
+        file = log.active.file if log.deferred_upto == done.next_offset else None
         if self._policy.writes == 1:
-            self._journal.queue(log, Kind.APPEND, data, done[1])
+            self._journal.queue(log, Kind.APPEND, data, done[1], file, done.position)
         elif syncs:
             for at, header in walk(data):  # each of them counts
                 batch = memoryview(data)[at : at + header.batch_bytes]
-                self._journal.queue(log, Kind.APPEND, batch, header.next_offset)
+                self._journal.queue(log, Kind.APPEND, batch, header.next_offset, file, done.position + at)
         else:
-            self._appended(log, done)
+            self._appended(log, done, data)
         return done
 
     # As the writer of its logs
 
-    def write_later(self, log: Log, upto: int, file: File, position: int, data: Buffer) -> None:
-        assert self._later is not None
-        self._later.add(log, upto, file, position, data)
-
     def settle(self) -> None:
-        """Wait until what is large is written, too."""
-        if self._later is not None:
-            try:
+        """Wait until the segments have everything that was appended to them."""
+        try:
+            if self._later is not None:
                 self._later.settle()
-            except SyncFailed as error:
-                self._end(error, topic_files.TOPICS)
+            else:
+                self._journal.settle()
+        except SyncFailed as error:
+            self._end(error, topic_files.TOPICS)
 
     def truncate(self, log: Log, offset: int) -> Offset:
         """Drop every batch that reaches `offset` or beyond. Waits until a crash can no longer undo it."""
@@ -519,6 +526,9 @@ class Store:
         self._require_open()
         now_ms = self._clock.now_ms() if now_ms is None else now_ms
         starts: list[tuple[Log, Kind, int]] = []
+        if self._later is None:
+            with suppress(DiskFull):
+                self.settle()
         for log in self.logs:
             if not log.unwritten and seals_for_retention(log, now_ms):
                 log.roll()

@@ -76,11 +76,22 @@ class PureTail:
             or 0 <= segment_ms <= now_ms - self.first_append_ms
         )
 
-    def put(self, batch: bytearray | memoryview, last_offset_delta: int, newest_ms: int, leader_epoch: int) -> int:
-        """Give a batch the next offset, in place, and write it; returns its position."""
-        batch_bytes = len(batch)
+    def put(
+        self,
+        batch: bytearray | memoryview,
+        last_offset_delta: int,
+        newest_ms: int,
+        leader_epoch: int,
+        later: bool = False,
+    ) -> int:
+        """Give a batch the next offset, in place, and write it; returns its position. With `later` the caller has it
+        written."""
+        batch_bytes, position = len(batch), self.end_bytes
         PLACE.pack_into(batch, 0, self.next_offset, batch_bytes - PREFIX_BYTES, leader_epoch)
-        position = self.write(batch)
+        if later:
+            self.dirty = True
+        else:
+            self.write(batch)
         self.took(position, batch_bytes, self.next_offset, last_offset_delta, newest_ms)
         return position
 

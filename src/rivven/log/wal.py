@@ -109,12 +109,12 @@ class Wal:
 
     # Placing groups
 
-    def wrote(self, writes: int, completion: Completion) -> None:
+    def wrote(self, writes: int, group_bytes: int, completion: Completion) -> None:
         """Account for the group that was framed last, now that it is written."""
         stats = self.stats
         stats.groups += 1
         stats.writes += writes
-        stats.bytes_written += completion.bytes_written
+        stats.bytes_written += group_bytes
         if completion.synced:
             stats.syncs += 1
             stats.sync_us_total += completion.elapsed_us

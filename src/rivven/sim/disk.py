@@ -11,14 +11,14 @@ later change covers it. Chance comes from `rng` alone, in a fixed order, so a se
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from errno import EINVAL, EISDIR, ENOENT, ENOSPC, ENOTDIR, ENOTEMPTY, errorcode
 from functools import partial
 from random import Random
 
 from rivven.errors import DirectoryLocked
-from rivven.ports import Buffer, Completion, File, IoStats, Whereabouts
+from rivven.ports import Buffer, Completion, File, IoStats, Placed, Whereabouts
 
 SECTOR_BYTES = 512
 ENDLESS_BYTES = 1 << 60
@@ -340,6 +340,7 @@ class SimFile(_Handle):
 
 @dataclass(frozen=True, slots=True)
 class _Submission:
+    before: list[tuple[SimFile, Sequence[Buffer], int]]
     writes: list[tuple[SimFile, Sequence[Buffer], int]]
     sync: bool
 
@@ -352,20 +353,50 @@ class SimCommitter(_Handle):
         super().__init__(disk)
         self._submission: _Submission | None = None
         self._completion: Completion | None = None
+        self._placed: Completion | None = None
+        """What became of the writes that go each to its own place."""
 
-    def submit(self, file: File, buffers: Sequence[Buffer], position: int, *, sync: bool) -> None:
+    def submit(
+        self, file: File, buffers: Sequence[Buffer], position: int, *, sync: bool, before: Sequence[Placed] = ()
+    ) -> None:
         assert isinstance(file, SimFile), "a file of another disk"
-        self._begin(_Submission([(file, buffers, position)], sync))
+        self._begin(before, [(file, buffers, position)], sync=sync)
 
-    def submit_each(self, writes: Sequence[tuple[File, Buffer, int]]) -> None:
-        ours = [(file, [data], position) for file, data, position in writes if isinstance(file, SimFile)]
-        assert len(ours) == len(writes), "a file of another disk"
-        self._begin(_Submission([*ours], sync=False))
+    def submit_each(self, writes: Sequence[Placed]) -> None:
+        self._begin(writes, [], sync=False)
 
-    def _begin(self, submission: _Submission) -> None:
+    def _begin(
+        self, before: Sequence[Placed], writes: list[tuple[SimFile, Sequence[Buffer], int]], *, sync: bool
+    ) -> None:
         self._check()
         assert self._submission is None, "one submission at a time"
-        self._submission = submission
+        ours = [(file, [data], position) for file, data, position in before if isinstance(file, SimFile)]
+        assert len(ours) == len(before), "a file of another disk"
+        self._submission = _Submission([*ours], writes, sync)
+        self._placed = None
+
+    def wait_for_each(self) -> bool:
+        self._check()
+        if self._submission is None:
+            return True
+        if self._place(self._submission).error is not None:
+            self.step()  # which ends there
+            return False
+        return True
+
+    def _place(self, work: _Submission) -> Completion:
+        if self._placed is None:
+            self._placed = self._put(work.before)
+        return self._placed
+
+    def _put(self, writes: list[tuple[SimFile, Sequence[Buffer], int]]) -> Completion:
+        count, error = 0, None
+        for file, buffers, position in writes:
+            written, error = file.put(b"".join(buffers), position)
+            count += written
+            if error:
+                break
+        return Completion(count, synced=False, elapsed_us=self._disk.rng.randint(50, 500), error=error)
 
     def step(self) -> bool:
         """Perform the submission under way, for `completed` or `wait` to report; False if there is none."""
@@ -376,20 +407,18 @@ class SimCommitter(_Handle):
         return True
 
     def _perform(self, work: _Submission) -> Completion:
-        elapsed_us = self._disk.rng.randint(50, 500)
-        count = 0
-        for file, buffers, position in work.writes:
-            written, error = file.put(b"".join(buffers), position)
-            count += written
-            if error:
-                break
-        if error or not work.sync:
-            return Completion(count, synced=False, elapsed_us=elapsed_us, error=error)
+        placed = self._place(work)
+        if placed.error:
+            return placed
+        done = self._put(work.writes)
+        done = replace(done, bytes_written=placed.bytes_written + done.bytes_written)
+        if done.error or not work.sync:
+            return done
         try:
-            file.sync()
+            work.writes[-1][0].sync()
         except OSError as refused:
-            return Completion(count, synced=False, elapsed_us=elapsed_us, error=refused, failed_sync=True)
-        return Completion(count, synced=True, elapsed_us=elapsed_us)
+            return replace(done, error=refused, failed_sync=True)
+        return replace(done, synced=True)
 
     def completed(self) -> Completion | None:
         self._check()
@@ -415,7 +444,7 @@ class SimCommitter(_Handle):
         work, rng = self._submission, self._disk.rng
         if work is None or self._completion is not None:
             return
-        for file, buffers, position in work.writes:
+        for file, buffers, position in (*(work.before if self._placed is None else ()), *work.writes):
             data = b"".join(buffers)
             count = rng.choice((0, rng.randint(0, len(data)), len(data)))
             count = min(count, self._disk.fitting(file.inode, len(data), position))
@@ -423,8 +452,8 @@ class SimCommitter(_Handle):
                 self._disk.change(file.inode, _Change(position, data[:count]))
             if count < len(data):
                 return
-            if work.sync and rng.random() < 0.5:
-                file.inode.sync()
+        if work.sync and rng.random() < 0.5:
+            file.inode.sync()
 
     def fileno(self) -> int:
         return -1
