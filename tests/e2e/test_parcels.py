@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 from daemon import Daemon
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from raw import Closed, request
 from two_ways import PARTITIONS, cut, cuts, kept, make_topic, names, talk, two_ways
@@ -174,6 +174,7 @@ def test_a_byte_that_is_wrong_is_seen_alike(
     both: tuple[Daemon, Daemon], batch: bytes, place: int, byte: int, version: int
 ) -> None:
     """Before the batch, or just behind it: a node may hang up, but then both do."""
+    assume(byte not in b"0123456789")  # it would make a topic that a later example wants to make
     topic = made_topic(both)
     wanted = Wanted([("", 0, batch)], -1, None, version)
     for sent, hello, kind in (

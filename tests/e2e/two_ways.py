@@ -36,7 +36,7 @@ def two_ways(first: Path, second: Path, policy: str) -> Iterator[tuple[Daemon, D
 
 
 def make_topic(client: Raw, name: str) -> None:
-    assert client.call("CreateTopic", name, PARTITIONS) == ("TopicCreated", (name, PARTITIONS))
+    assert (said := client.call("CreateTopic", name, PARTITIONS)) == ("TopicCreated", (name, PARTITIONS)), said
     assert client.call("AlterTopicConfig", name, [("max.message.bytes", str(BYTES_MAX))])[0] == "TopicConfigAltered"
 
 

@@ -1,11 +1,12 @@
 """One node's storage: the data directory, its topics and partitions, and the write-ahead log they share.
 
-Nothing here waits, except where it says so. `append` writes to a segment's page cache and queues an entry for the
+Nothing here waits, except where it says so. `append` gives a batch its place in a segment and queues an entry for the
 write-ahead log; `pump` hands the next group to the committer and takes finished groups back, which makes their
-batches durable and visible. Under the policy `none` there are no groups, and only what is large waits for its thread
-(see `later`). `chores` names the slow work that is due, to be run on any thread.
+batches durable and visible. Long batches are written to the segment at once, short ones by the committer. Under the
+policy `none` there are no groups, and only what is large waits for its thread (see `later`). `chores` names the slow
+work that is due, to be run on any thread.
 
-The order that makes it safe: an entry is in its segment before it is in a group; a group is acknowledged after its
+The order that makes it safe: an entry is in its segment before its group is written; a group is acknowledged after its
 sync; a write-ahead file is given up only after a checkpoint that syncs every segment it covers; a truncation or a
 new start is in the write-ahead log before files change. A failed sync ends the store: what the cache holds can no
 longer be trusted to reach the medium.
@@ -72,7 +73,9 @@ class StoreConfig:
     wal_first_file_bytes: int = WAL_FIRST_FILE_BYTES
     wal_files_max: int = WAL_FILES_MAX
     later_bytes_min: int = LATER_BYTES_MIN
+    """What is that long is written by another thread under the policy `none`,"""
     defer_bytes_max: int = DEFER_BYTES_MAX
+    """and what is that short under the others."""
     partitions_max: int = PARTITIONS_MAX
     """Each holds a file open, so what a node can take depends on where it runs."""
     topic_defaults: Mapping[str, str] = field(default_factory=dict)
@@ -527,7 +530,7 @@ class Store:
         now_ms = self._clock.now_ms() if now_ms is None else now_ms
         starts: list[tuple[Log, Kind, int]] = []
         if self._later is None:
-            with suppress(DiskFull):
+            with suppress(DiskFull):  # those that it concerns are looked at the next time
                 self.settle()
         for log in self.logs:
             if not log.unwritten and seals_for_retention(log, now_ms):

@@ -44,7 +44,7 @@ cdef class Line:
     cdef int fd
     cdef uint32_t watched
     cdef bint reading, closing, writing_paused
-    cdef bint unsent, held, bulky, lengthy
+    cdef bint unsent, held, bulky, lengthy, declined
     cdef Slot *slots
     cdef uint64_t slots_room, first
     cdef dict long_replies

@@ -321,6 +321,7 @@ cdef class Line:
         taken = lines.taker.take(self, at, left, None)
         if taken:
             self.seen_us = lines.turn_us  # what trickles in does not count as a sign of life
+            self.declined = False
             left -= taken
             memmove(at, at + taken, left)
         self.lengthy = False
@@ -328,6 +329,8 @@ cdef class Line:
             room = lines.taker.begins(self, at, left)
             if room < ROOMY_BYTES_MIN:
                 room = min(room, left)  # others may come with the rest of it
+            elif self.declined:
+                room = 0  # the protocol receives it where it wants it: what was kept would be copied
             if room and lines.kept_bytes + room <= KEPT_BYTES_MAX:
                 self.keep(at, left, room)
                 return self.receive_rest() if room > left else 0  # most of the time it is there, too
@@ -352,6 +355,7 @@ cdef class Line:
             self.seen_us = self.lines.turn_us
             self.lengthy = True
             return 0
+        self.declined = True  # one of a transaction, say, and more of its kind may follow
         return self.hand_on(whole, room)
 
     cdef int keep(self, const uint8_t *data, Py_ssize_t length, Py_ssize_t room) except -1:
