@@ -6,8 +6,8 @@ batches durable and visible. Long batches are written to the segment at once, sh
 policy `none` there are no groups, and only what is large waits for its thread (see `later`). `chores` names the slow
 work that is due, to be run on any thread.
 
-The order that makes it safe: an entry is in its segment before its group is written; a group is acknowledged after its
-sync; a write-ahead file is given up only after a checkpoint that syncs every segment it covers; a truncation or a
+The order that makes it safe: an entry is in its segment before its group is written; a group is acknowledged after
+its sync; a write-ahead file is given up only after a checkpoint that syncs every segment it covers; a truncation or a
 new start is in the write-ahead log before files change. A failed sync ends the store: what the cache holds can no
 longer be trusted to reach the medium.
 """
