@@ -112,9 +112,26 @@ def file(disk: SystemDisk) -> Iterator[SystemFile]:
     made.close()
 
 
+@pytest.fixture
+def full(disk: SystemDisk) -> Iterator[SystemFile]:
+    """A file that never has room."""
+    os.symlink("/dev/full", f"{disk.root}/full")
+    made = disk.open("full")
+    yield made
+    made.close()
+
+
 def outcome(committer: Committer) -> Completion:
     completion = committer.wait(WAIT_MS)
     assert completion is not None
+    return completion
+
+
+def no_room(committer: Committer) -> Completion:
+    """The outcome, which is that `full` had no room."""
+    completion = outcome(committer)
+    assert completion.error is not None
+    assert (completion.error.errno, completion.error.filename) == (errno.ENOSPC, "full")
     return completion
 
 
@@ -415,52 +432,37 @@ def test_what_goes_before_a_group_is_written_before_it(
 
 
 def test_where_what_goes_before_fails_the_group_is_not_begun(
-    committer: Committer, disk: SystemDisk, file: SystemFile
+    committer: Committer, full: SystemFile, file: SystemFile
 ) -> None:
-    (Path(disk.root) / "full").symlink_to("/dev/full")
-    full = disk.open("full")
     for waits in (False, True):
         committer.submit(file, [b"never"], 0, sync=True, before=[(file, b"placed", 100), (full, b"never", 0)])
         assert not waits or not committer.wait_for_each()
-        completion = outcome(committer)
-        assert completion.error is not None
-        assert (completion.error.errno, completion.error.filename) == (errno.ENOSPC, "full")
+        completion = no_room(committer)
         assert not completion.failed_sync
         assert not completion.synced
         assert file.read(5, 0) == bytes(5)
     committer.submit(file, [b"after"], 0, sync=True)
     assert outcome(committer).error is None
-    full.close()
 
 
 def test_a_group_that_fails_behind_what_goes_before_it_is_told_apart(
-    committer: Committer, disk: SystemDisk, file: SystemFile
+    committer: Committer, full: SystemFile, file: SystemFile
 ) -> None:
-    (Path(disk.root) / "full").symlink_to("/dev/full")
-    full = disk.open("full")
     committer.submit(full, [b"never"], 0, sync=False, before=[(file, b"placed", 0)])
     assert committer.wait_for_each()
-    completion = outcome(committer)
-    assert completion.error is not None
-    assert (completion.error.errno, completion.error.filename) == (errno.ENOSPC, "full")
+    no_room(committer)
     assert file.read(6, 0) == b"placed"
-    full.close()
 
 
 def test_of_writes_that_fail_the_file_is_named_and_the_next_ones_are_served(
-    committer: Committer, disk: SystemDisk, file: SystemFile
+    committer: Committer, full: SystemFile, file: SystemFile
 ) -> None:
-    (Path(disk.root) / "full").symlink_to("/dev/full")
-    full = disk.open("full")
     committer.submit_each([(file, b"before", 0), (full, b"never", 0), (file, b"perhaps", 6)])
-    completion = outcome(committer)
-    assert completion.error is not None
-    assert (completion.error.errno, completion.error.filename) == (errno.ENOSPC, "full")
+    completion = no_room(committer)
     assert not completion.failed_sync
     assert file.read(6, 0) == b"before"
     committer.submit_each([(file, b"after", 0)])
     assert outcome(committer).error is None
-    full.close()
 
 
 def test_an_event_loop_hears_of_each_completion_once(committer: Committer, file: SystemFile) -> None:
@@ -503,16 +505,10 @@ def test_buffers_are_given_back_with_the_completion(committer: Committer, file: 
         buffer += b"more"  # BufferError if anybody still held it
 
 
-def test_a_full_device_is_a_failed_write(committer: Committer, disk: SystemDisk) -> None:
-    os.symlink("/dev/full", f"{disk.root}/full")
-    file = disk.open("full")
-    committer.submit(file, [b"data"], 0, sync=True)
-    completion = outcome(committer)
-    assert completion.error is not None
-    assert completion.error.errno == errno.ENOSPC
-    assert completion.error.filename == "full"
+def test_a_full_device_is_a_failed_write(committer: Committer, full: SystemFile) -> None:
+    committer.submit(full, [b"data"], 0, sync=True)
+    completion = no_room(committer)
     assert (completion.bytes_written, completion.synced, completion.failed_sync) == (0, False, False)
-    file.close()
 
 
 def test_a_file_that_may_not_be_written_is_a_failed_write(
@@ -555,15 +551,12 @@ def test_what_a_failed_sync_follows_was_written(committer: Committer, disk: Syst
     null.close()
 
 
-def test_after_a_failure_the_next_group_is_served(committer: Committer, disk: SystemDisk, file: SystemFile) -> None:
-    os.symlink("/dev/full", f"{disk.root}/full")
-    full = disk.open("full")
+def test_after_a_failure_the_next_group_is_served(committer: Committer, full: SystemFile, file: SystemFile) -> None:
     for _ in range(3):
         committer.submit(full, [b"data"], 0, sync=True)
         assert outcome(committer).error is not None
         committer.submit(file, [b"data"], 0, sync=True)
         assert outcome(committer).error is None
-    full.close()
 
 
 SHORT_WRITES = """
