@@ -1,7 +1,7 @@
 """Whole batches for one partition have a way of their own where the native code was built, in both dialects.
 
 The same bytes go to a node with that way and to one without it, as in `test_express.py`. Among them is all that the
-short way must leave to the other: several partitions, transactions, old versions, broken batches.
+short way must leave to the other: several partitions, Kafka's transactions, old versions, broken batches.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from raw import Closed, request
 from two_ways import PARTITIONS, cut, cuts, kept, make_topic, names, talk, two_ways
 
 from rivven.record import NATIVE, Codec, encode
-from rivven.wire import Format, encode_request, kafka
+from rivven.wire import Format, Request, Response, decode_response, encode_request, kafka
 from rivven.wire import requests as ask
+from rivven.wire import responses as tell
 from rivven.wire.kafka.made.api_versions import ApiVersionsRequest
 from rivven.wire.kafka.made.metadata import MetadataRequest, MetadataRequestTopic
 from rivven.wire.kafka.made.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -104,8 +105,15 @@ def native_frame(topic: str, wanted: Wanted, cid: int) -> bytes:
         ask.TopicBatches(topic + suffix, (ask.PartitionBatches(partition, data),))
         for suffix, partition, data in wanted.parts
     )
-    asked = ask.ProduceBatches(wanted.acks, 30_000, topics, wanted.transactional_id)
+    return native(ask.ProduceBatches(wanted.acks, 30_000, topics, wanted.transactional_id), cid)
+
+
+def native(asked: Request, cid: int) -> bytes:
     return b"".join(map(bytes, encode_request(asked, cid, Format.POSTCARD)))
+
+
+def asked_one(daemon: Daemon, asked: Request) -> Response:
+    return decode_response(talk(daemon, [native(asked, 1)], 1)[0]).response
 
 
 def kafka_frame(topic: str, topic_id: bytes, wanted: Wanted, cid: int) -> bytes:
@@ -164,6 +172,69 @@ def test_both_ways_answer_kafka_clients_alike(
         stream = b"".join(kafka_frame(topic, topic_id, one, cid) for cid, one in enumerate(wanted))
         found = talk(daemon, cut(stream, shares), len(wanted), kafka_hello())
         answers.append([reply.replace(topic_id, NO_TOPIC_ID) for reply in found])
+    assert answers[0] == answers[1]
+    assert kept(both[0], topic) == kept(both[1], topic)
+
+
+class Step(NamedTuple):
+    """A batch on its way into a transaction, mostly the one that is due."""
+
+    partition: int
+    ahead: int
+    """How far its number is beyond the one that is due there."""
+    epoch: int
+    transactional: bool
+    name: str
+
+
+steps = st.lists(
+    st.builds(
+        Step,
+        st.sampled_from([0, 0, 0, 1, PARTITIONS]),
+        st.sampled_from([0] * 9 + [-1, 1]),
+        st.sampled_from([0] * 9 + [1]),
+        st.sampled_from([True] * 9 + [False]),
+        st.sampled_from(["mine"] * 9 + ["", "another", "m\u00efne"]),
+    ),
+    max_size=12,
+)
+
+
+@settings(max_examples=60)
+@given(steps, st.booleans(), st.booleans(), cuts)
+def test_both_ways_take_batches_of_a_transaction_alike(
+    both: tuple[Daemon, Daemon], steps: list[Step], added: bool, commits: bool, shares: list[float] | None
+) -> None:
+    """Of partitions that the broker has yet to add only one: what is sent behind it may find it added, or not."""
+    topic = made_topic(both)
+    partitions = tuple(ask.TxnPartition(topic, number) for number in range(PARTITIONS))
+    steps = steps if added else steps[:1]
+    answers = []
+    for daemon in both:
+        producer = asked_one(daemon, ask.InitProducerId(None))
+        assert isinstance(producer, tell.ProducerIdInitialized)
+        producer_id = producer.producer_id
+        begin = ask.BeginTransaction("mine", producer_id, 0, 60_000)
+        assert asked_one(daemon, begin) == tell.TransactionStarted("mine")
+        if added:
+            asked_one(daemon, ask.AddPartitionsToTxn("mine", producer_id, 0, partitions))
+        due = dict.fromkeys(range(PARTITIONS + 1), 0)
+        stream = b""
+        for cid, (partition, ahead, epoch, transactional, name) in enumerate(steps):
+            number = max(0, due[partition] + ahead)
+            due[partition] = max(due[partition], number + 1)
+            batch = encode(
+                [(TIME_MS, b"key", b"%d" % cid, ())],
+                producer_id=producer_id,
+                producer_epoch=epoch,
+                base_sequence=number,
+                transactional=transactional,
+            )
+            stream += native_frame(topic, Wanted([("", partition, bytes(batch))], -1, name, 0), cid)
+        ends = ask.CommitTransaction if commits else ask.AbortTransaction
+        found = talk(daemon, cut(stream, shares), len(steps))
+        found.append(repr(asked_one(daemon, ends("mine", producer_id, 0))).encode())
+        answers.append([reply.replace(b"%d" % producer_id, b"me") for reply in found])
     assert answers[0] == answers[1]
     assert kept(both[0], topic) == kept(both[1], topic)
 

@@ -97,6 +97,7 @@ class Broker:
         self.producer_ids = ProducerIds(disk, self._ids_in_use)
         self._parts = self._waiting, store, self.groups, self.transactions
         self._native = Native(self)
+        self.produce_in_transaction = self._native.produce_in_transaction
         self.kafka = Kafka(self)
         self._topic_changes = -1
         self.due_us = 0

@@ -21,7 +21,7 @@ from .admit import Limit
 from .native_groups import NativeGroups
 from .native_transactions import ForPartition, NativeTransactions
 from .reading import Fetched, Wanted
-from .session import Reply
+from .session import Reply, Session
 from .texts import refusal, told, topic_not_found
 from .topics import is_internal
 from .writing import Produced
@@ -167,6 +167,18 @@ class Native:
         if request.transactional_id is not None:
             self._transactions.produce(request.transactional_id, reply.session, in_transaction)
         settle()
+
+    def produce_in_transaction(
+        self,
+        session: Session,
+        transaction: str,
+        where: TopicPartition,
+        batches: memoryview,
+        answer: Callable[[Produced], None],
+    ) -> None:
+        """What `_produce_batches` does for a request that names one partition and a transaction. Raises only what the
+        disk does."""
+        self._transactions.produce(transaction, session, [ForPartition(where, batches, answer)])
 
     # Reading
 

@@ -2,13 +2,14 @@
 
 A request that says `Publish` in postcard, names its partition and wants nothing unusual is put into the batch of its
 partition where it lies, without an object for it. Parcels, which are requests with whole batches for one partition, are
-laid end to end, and at the end of the turn each partition gets its own in one piece. All others, and whatever is odd about a request, are left to the ordinary way, which knows every case
+laid end to end, and at the end of the turn each partition gets its own in one piece; one that is part of a transaction
+is passed on at once. All others, and whatever is odd about a request, are left to the ordinary way, which knows every case
 and every refusal. Both ways must end alike, and tests hold them against each other. There is no twin in Python: without
 this the ordinary way takes everything.
 
 `Express` knows nothing about logs. `find` says which partition takes plain records, `append` appends the batches of a
-turn and `deliver` the parcels of a partition; both later call what they were given with the first offset or an error, as `Publisher`
-does.
+turn, `deliver` the parcels of a partition and `deliver_in_transaction` one that is part of a transaction; the first two
+later call what they were given with the first offset or an error, as `Publisher` does, the last with a `Produced`.
 Invariant: what was taken is answered once, in order on its line, unless the line is lost.
 """
 
@@ -90,6 +91,7 @@ cdef class Run:
     cdef readonly object data
     cdef Py_ssize_t used
     cdef bint closed
+    cdef str transaction
     cdef readonly list ends
     cdef list carriers
 
@@ -238,6 +240,10 @@ cdef class Carrier:
     def __call__(self, first, error):
         self.tell(first, error)
 
+    def settle(self, produced):
+        self.start = produced.start
+        self.tell(produced.base_offset, produced.error)
+
     cdef int tell(self, int64_t first, error) except -1:
         cdef Express express = self.express
         cdef Target target = self.target
@@ -289,7 +295,7 @@ cdef class Tally:
 
 
 cdef class Express(Taker):
-    cdef object find, append, deliver, refuse, return_parcel, failed, now_ms
+    cdef object find, append, deliver, deliver_in_transaction, refuse, return_parcel, failed, now_ms
     cdef dict named, lots
     cdef Py_ssize_t targets
     cdef Answered *answers
@@ -310,6 +316,7 @@ cdef class Express(Taker):
         self.find = front.find
         self.append = front.append
         self.deliver = front.deliver
+        self.deliver_in_transaction = front.deliver_in_transaction
         self.refuse = front.refuse
         self.return_parcel = front.return_parcel
         self.failed = front.failed
@@ -392,12 +399,24 @@ cdef class Express(Taker):
         cdef Target target = self.target(parcel.topic, parcel.topic_bytes, parcel.partition, parcel.by_id)
         cdef Lot lot
         cdef Carrier carrier
-        if target is None or not may_ask(line):
+        cdef str transaction = None
+        if target is None:
+            return False
+        if parcel.transaction != NULL:
+            try:
+                transaction = parcel.transaction[: parcel.transaction_bytes].decode()
+            except UnicodeDecodeError:
+                return False
+        if not may_ask(line):
             return False
         lot = target.lot
         if lot.waiters is not None or (
             lot.run is not None
-            and (lot.run.closed or lot.run.used + <Py_ssize_t>parcel.batch_bytes > RUN_BYTES_MAX)
+            and (
+                lot.run.closed
+                or transaction is not None
+                or lot.run.used + <Py_ssize_t>parcel.batch_bytes > RUN_BYTES_MAX
+            )
         ):
             self.begun.remove(lot)
             self.pass_on(lot)  # what came before keeps the lower offsets
@@ -419,6 +438,10 @@ cdef class Express(Taker):
             lot.run.adopt(parcel, carrier, owner)
         else:
             lot.run.add(parcel, carrier, left)
+        if transaction is not None:  # now: a transaction's requests have one order over all partitions
+            lot.run.transaction = transaction
+            self.begun.remove(lot)
+            self.pass_on(lot)
         return True
 
     cdef int hand_over(self, Lot lot) except -1:
@@ -429,7 +452,12 @@ cdef class Express(Taker):
         if isinstance(run.data, bytearray):
             PyByteArray_Resize(run.data, run.used)
         try:
-            self.deliver(lot.log, run)
+            if run.transaction is None:
+                self.deliver(lot.log, run)
+            else:
+                carrier = run.carriers[0]
+                connection, answer = carrier.line.protocol, carrier.settle
+                self.deliver_in_transaction(connection, run.transaction, lot.log, run.data, answer)
         except OSError as error:  # as for any other request: these fail, the node goes on
             for carrier in run.carriers:
                 carrier(-1, error)

@@ -15,6 +15,8 @@ cdef struct Parcel:
     uint32_t batch_bytes
     uint32_t correlation_id
     int version
+    const uint8_t *transaction  # NULL if it is part of none
+    uint32_t transaction_bytes
 
 
 cdef inline uint32_t load32(const uint8_t *at) noexcept nogil:

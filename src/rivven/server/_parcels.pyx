@@ -1,8 +1,9 @@
 """Requests that bring whole batches for one partition, in both dialects: read where they lie, and answered.
 
 That is what a producer sends that is busy with one partition, and the shortest way for it: no object for the request,
-its topic or its partition. Whatever is unusual (a transaction, a client that waits for no answer, a version before
-zstd, a tagged field, a byte too much) is not read here, and so left to `wire`, which reads or refuses everything.
+its topic or its partition. Whatever is unusual (a transaction in Kafka's words, a client that waits for no answer, a
+version before zstd, a tagged field, a byte too much) is not read here, and so left to `wire`, which reads or refuses
+everything.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -60,7 +61,11 @@ cdef bint read_native(const uint8_t *at, const uint8_t *end, Parcel *parcel) noe
     if parcel.batch == NULL:
         return False
     at = parcel.batch + parcel.batch_bytes
-    return end - at == 1 and at[0] == 0  # no transaction
+    parcel.transaction = NULL
+    if end - at == 1 and at[0] == 0:
+        return True
+    parcel.transaction = counted(one(at, end), end, &parcel.transaction_bytes)
+    return parcel.transaction != NULL and parcel.transaction + parcel.transaction_bytes == end
 
 
 cdef inline int load16(const uint8_t *at) noexcept nogil:
@@ -125,6 +130,7 @@ cdef bint read_kafka(const uint8_t *at, const uint8_t *end, int newest, Parcel *
     if not FIRST_VERSION <= version <= newest:
         return False
     parcel.version = version
+    parcel.transaction = NULL
     parcel.correlation_id = load32(at + 4)
     flexible = version >= FIRST_FLEXIBLE
     at = behind_client_id(at + 8, end)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -108,6 +108,18 @@ class Front:
         return self._express.inflight_bytes
 
     # What the express asks
+
+    def deliver_in_transaction(
+        self,
+        connection: Connection,
+        transaction: str,
+        log: Log,
+        batches: bytearray | memoryview,
+        answer: Callable[[Produced], None],
+    ) -> None:
+        """As `deliver`, for what one request brings as part of a transaction."""
+        batches, where = memoryview(batches), log.partition
+        self._node.broker.produce_in_transaction(connection.session, transaction, where, batches, answer)
 
     def find(self, topic: bytes, partition: int, by_id: bool) -> tuple[Log, int, int] | None:
         """The partition if it takes plain records, and how many bytes and records a batch of it may have."""
