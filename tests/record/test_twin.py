@@ -52,6 +52,13 @@ def test_crc_is_that_of_the_crc32c_package(record: ModuleType, data, crc):
     assert record.crc32c(data, crc) == foreign.crc32c(data, crc)
 
 
+@given(before=st.binary(max_size=80), seed=st.integers(0, 99), rest=st.integers(0, 5_000) | st.just(1_000_003))
+def test_a_crc_follows_what_has_changed_at_the_begin(record: ModuleType, before, seed, rest):
+    after, tail = Random(seed).randbytes(len(before)), Random(seed + 1).randbytes(rest)
+    changed = record.twin.kernel.crc_changed(foreign.crc32c(before + tail), before, after, rest)
+    assert changed == foreign.crc32c(after + tail)
+
+
 def test_a_plain_run_is_counted_and_nothing_else_is_plain(record: ModuleType):
     plain, other = record.encode(ROWS), record.encode(ROWS[:1], codec=record.Codec.GZIP)
     run, ends = plain + other, [len(plain), len(plain) + len(other)]

@@ -451,6 +451,28 @@ __attribute__((unused)) static uint32_t crc32c_of(uint32_t crc, const uint8_t *a
     return ~crc_software(crc, at, length);
 }
 
+/* A CRC is a polynomial, and bytes behind it multiply it: here with each other, by the rule that bits are mirrored. */
+static uint32_t crc_times(uint32_t left, uint32_t right)
+{
+    uint32_t product = 0;
+    for (uint32_t bit = 0x80000000u; bit; bit >>= 1) {
+        if (left & bit)
+            product ^= right;
+        right = right >> 1 ^ (right & 1 ? CRC_POLYNOMIAL : 0);
+    }
+    return product;
+}
+
+/* How the CRC of a message changes with that of its first part, which has `rest` bytes behind it. */
+__attribute__((unused)) static uint32_t crc_moved_on(uint32_t change, size_t rest)
+{
+    uint32_t power = 0x00800000u; /* x to the eighth: one byte on */
+    for (; rest; rest >>= 1, power = crc_times(power, power))
+        if (rest & 1)
+            change = crc_times(change, power);
+    return change;
+}
+
 /* By each way there is here, one after the other, the plainest first; how many there are. For tests. */
 __attribute__((unused)) static int crc_each_way(uint32_t crc, const uint8_t *at, size_t length, uint32_t found[3])
 {

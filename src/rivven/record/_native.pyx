@@ -45,6 +45,7 @@ cdef extern from "_kernel.h" nogil:
     int32_t murmur2_of(const uint8_t *at, size_t length)
     uint32_t crc32c_of(uint32_t crc, const uint8_t *at, size_t length)
     int crc_each_way(uint32_t crc, const uint8_t *at, size_t length, uint32_t *found)
+    uint32_t crc_moved_on(uint32_t change, size_t rest)
     void crc_init()
 
 
@@ -182,6 +183,13 @@ def crc_between(buffer, Py_ssize_t start, Py_ssize_t end):
     if not 0 <= start <= end <= span.length:  # not an assert: memory is at stake, with -O too
         raise AssertionError("the part lies inside the buffer")
     return crc32c_of(0, span.at + start, end - start)
+
+
+def crc_changed(uint32_t crc, before, after, size_t rest):
+    """The CRC of a message whose first bytes have changed, with `rest` bytes behind them that nobody has to look at."""
+    if len(before) != len(after):
+        raise AssertionError("as many bytes as before")
+    return crc ^ crc_moved_on(crc32c(before) ^ crc32c(after), rest)
 
 
 # Batches

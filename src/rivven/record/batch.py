@@ -95,9 +95,10 @@ def patch(buffer: bytearray | memoryview, *, base_offset: int, leader_epoch: int
 def stamp(buffer: bytearray | memoryview, timestamp_ms: int, position: int = 0) -> None:
     """Give every record of the batch the time of its append, without touching the records."""
     header = _whole_header(buffer, position)
+    before = bytes(buffer[position + CRC_FROM : position + HEADER_BYTES])
     _ATTRIBUTES.pack_into(buffer, position + CRC_FROM, header.attributes | LOG_APPEND_TIME)
     _TIMESTAMP.pack_into(buffer, position + _MAX_TIMESTAMP_AT, timestamp_ms)
-    _seal(buffer, position, header.batch_bytes)
+    _reseal(buffer, position, header, before)
 
 
 def number(
@@ -111,14 +112,23 @@ def number(
 ) -> None:
     """Give a batch its producer's numbers, without touching the records."""
     header = _whole_header(buffer, position)
+    before = bytes(buffer[position + CRC_FROM : position + HEADER_BYTES])
     flags = header.attributes & ~TRANSACTIONAL | (TRANSACTIONAL if transactional else 0)
     _ATTRIBUTES.pack_into(buffer, position + CRC_FROM, flags)
     _NUMBERS.pack_into(buffer, position + _NUMBERS_AT, producer_id, producer_epoch, base_sequence)
-    _seal(buffer, position, header.batch_bytes)
+    _reseal(buffer, position, header, before)
 
 
 def _seal(buffer: bytearray | memoryview, position: int, batch_bytes: int) -> None:
     crc = kernel.crc_between(buffer, position + CRC_FROM, position + batch_bytes)
+    CRC.pack_into(buffer, position + CRC_AT, crc)
+
+
+def _reseal(buffer: bytearray | memoryview, position: int, header: BatchHeader, before: bytes) -> None:
+    """The header has changed behind its CRC, where it was as `before`: bring the CRC up to date, without reading the
+    records. If it was false, for whatever reason, so it stays."""
+    after = bytes(buffer[position + CRC_FROM : position + HEADER_BYTES])
+    crc = kernel.crc_changed(header.crc, before, after, header.batch_bytes - HEADER_BYTES)
     CRC.pack_into(buffer, position + CRC_AT, crc)
 
 

@@ -52,6 +52,31 @@ def crc_between(buffer: Buffer, start: int, end: int) -> int:
     return crc32c(memoryview(buffer)[start:end])
 
 
+def crc_changed(crc: int, before: Buffer, after: Buffer, rest: int) -> int:
+    """The CRC of a message whose first bytes have changed, with `rest` bytes behind them that nobody has to look at.
+
+    CRCs are polynomials, and linear: the difference of the first parts', moved on by the rest, is that of the whole.
+    """
+    assert len(before) == len(after), "as many bytes as before"
+    change = crc32c(before) ^ crc32c(after)
+    power = 0x00800000  # x to the eighth, with mirrored bits: one byte on
+    while rest:
+        if rest & 1:
+            change = _crc_times(change, power)
+        power = _crc_times(power, power)
+        rest >>= 1
+    return crc ^ change
+
+
+def _crc_times(left: int, right: int) -> int:
+    product = 0
+    for place in range(31, -1, -1):
+        if left >> place & 1:
+            product ^= right
+        right = right >> 1 ^ (0x82F63B78 if right & 1 else 0)
+    return product
+
+
 # Batches
 
 
