@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from types import ModuleType
 
 import pyarrow as pa
@@ -184,6 +185,26 @@ def test_chunks_are_encoded_in_their_order(record: ModuleType, chunks):
     batches = record.from_arrow(pa.concat_tables(parts))
     assert [one[2] for one in decoded(record, batches)] == [b"%d" % number for number in range(2 * chunks)]
     assert len(batches) == 1
+
+
+@given(
+    rows=new_records,
+    cuts=st.lists(st.integers(0, 20), max_size=4),
+    bytes_max=st.integers(61, 400),
+    records_max=st.integers(1, 30),
+)
+def test_batches_do_not_care_where_chunks_end(
+    pure: ModuleType, native: ModuleType, rows, cuts, bytes_max, records_max
+):
+    whole = pa.Table.from_batches([pure.to_arrow(pure.encode(rows))])
+    places = sorted({0, *(min(cut, len(rows)) for cut in cuts), len(rows)})
+    parts = pa.Table.from_batches([whole.slice(a, b - a).to_batches()[0] for a, b in pairwise(places)])
+    limits = {"batch_bytes_max": bytes_max, "records_per_batch": records_max}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(native.columnar, "CHUNK_ROWS_MIN", 0)
+        patch.setattr(pure.columnar, "CHUNK_ROWS_MIN", 0)
+        expected = pure.from_arrow(whole, **limits)
+        assert native.from_arrow(parts, **limits) == pure.from_arrow(parts, **limits) == expected
 
 
 @pytest.mark.parametrize("kind", [pa.list_, pa.large_list])

@@ -29,24 +29,28 @@ def pieces(table: pa.Table | pa.RecordBatch) -> Iterator[pa.Table]:
         yield whole.slice(start, step)
 
 
-def placed(piece: pa.Table, partitions: int, partition: int | None) -> Iterator[tuple[int | None, pa.Table]]:
-    """The rows of a piece by partition, in their order: as told, by a column `partition`, or by their keys.
+def placed(
+    table: pa.Table | pa.RecordBatch, partitions: int, partition: int | None
+) -> Iterator[tuple[int | None, pa.Table | pa.RecordBatch]]:
+    """The rows of a table by partition, in their order: as told, by a column `partition`, or by their keys.
 
-    None stands for any partition. A key that occurs often is hashed once.
+    None stands for any partition. Where rows are to be sorted out, that is done for a few megabytes at a time, and a
+    key that occurs often is hashed once.
     """
+    names = table.schema.names
+    by_column, by_key = PARTITION in names, "key" in names and table.column("key").null_count < table.num_rows
+    if partition is not None or not (by_column or by_key):
+        yield partition, table.drop_columns([PARTITION]) if by_column else table
+        return
+    for piece in pieces(table):
+        yield from _spread_by_column(piece) if by_column else _spread(piece, _by_key(piece.column("key"), partitions))
+
+
+def _spread_by_column(piece: pa.Table) -> Iterator[tuple[int | None, pa.Table]]:
     import pyarrow as pa
 
-    names = piece.schema.names
-    by_column = PARTITION in names
-    rows = piece.drop_columns([PARTITION]) if by_column else piece
-    if partition is not None:
-        yield partition, rows
-    elif by_column:
-        yield from _spread(rows, piece.column(PARTITION).combine_chunks().cast(pa.int64()))
-    elif "key" in names and piece.column("key").null_count < piece.num_rows:
-        yield from _spread(rows, _by_key(piece.column("key"), partitions))
-    else:
-        yield None, rows
+    numbers = piece.column(PARTITION).combine_chunks().cast(pa.int64())
+    return _spread(piece.drop_columns([PARTITION]), numbers)
 
 
 def _by_key(column: Any, partitions: int) -> Any:

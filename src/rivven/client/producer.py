@@ -15,7 +15,7 @@ from time import time_ns
 from typing import TYPE_CHECKING, Any
 
 from rivven.errors import RivvenError
-from rivven.record import from_arrow, parse_header
+from rivven.record import batches_of
 from rivven.wire import Capability, Request, Response
 from rivven.wire import requests as ask
 from rivven.wire import responses as tell
@@ -293,14 +293,15 @@ class Producer:
         await self._ready_for(partition)
         if table.num_rows and not self._outbox.partitions:
             await self._find_partitions(make=True)
-        for piece in arrow.pieces(table):
-            for number, rows in arrow.placed(piece, self._outbox.partitions, partition):
-                await self._put_rows(rows, number, on_delivery)
+        for number, rows in arrow.placed(table, self._outbox.partitions, partition):
+            await self._put_rows(rows, number, on_delivery)
         return table.num_rows
 
-    async def _put_rows(self, rows: pa.Table, partition: int | None, on_delivery: OnDelivery | None) -> None:
+    async def _put_rows(
+        self, rows: pa.Table | pa.RecordBatch, partition: int | None, on_delivery: OnDelivery | None
+    ) -> None:
         sending = self._sending
-        batches = from_arrow(
+        batches = batches_of(
             rows,
             codec=sending.codec,
             level=sending.level,
@@ -308,12 +309,12 @@ class Producer:
             batch_bytes_max=sending.batch_bytes_max,
             timestamp_ms=time_ns() // 1_000_000,
         )
-        for batch in batches:
-            await self._ready_for(partition)
+        for batch, count in batches:
             with self._guard:
-                self._outbox.add_batch(partition, batch, parse_header(batch).count, on_delivery)
+                self._outbox.add_batch(partition, batch, count, on_delivery)
             self._wake()
             await asyncio.sleep(0)
+            await self._ready_for(partition)
 
     # Waiting
 

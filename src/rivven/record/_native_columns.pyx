@@ -395,6 +395,23 @@ cdef int view_of(array, ColumnView *column) except -1:
     return 0
 
 
+cdef class BegunBatch:
+    """A batch without its header that takes the rows of one table after another; `expected_bytes` is a hint."""
+
+    cdef Growing room
+    cdef Py_ssize_t used
+    cdef readonly int64_t count, base_ms, max_ms
+
+    def __cinit__(self, Py_ssize_t expected_bytes=0):
+        self.room = Growing()
+        self.room.reserve(max(expected_bytes, <Py_ssize_t>HEADER_BYTES), -1)
+        self.used = HEADER_BYTES
+
+    def take(self):
+        """The bytes, for good."""
+        return self.room.finish(self.used)
+
+
 cdef class Rows:
     """Columns as records to encode.
 
@@ -424,20 +441,25 @@ cdef class Rows:
         view_of(names, &self.names)
         view_of(header_values, &self.header_values)
 
-    def encode(self, int64_t start, int64_t count_max, int64_t bytes_max):
-        """Rows from `start` on as one batch without its header, as many as fit: (batch, rows, base ms, max ms)."""
+    def put(self, BegunBatch begun, int64_t start, int64_t count_max, int64_t bytes_max):
+        """Put rows from `start` on into the batch, up to so many rows and bytes in it; how many were put. The first
+        row of a batch always fits."""
         if not 0 <= start < self.count:
             raise AssertionError("the rows lie inside the columns")
         # Copies, so that the compiler keeps them in registers while bytes are written.
         cdef ColumnView timestamps = self.timestamps, keys = self.keys, values = self.values, lists = self.lists
-        cdef int64_t base_ms = column_number(&timestamps, start) if timestamps.present else self.timestamp_ms
-        cdef int64_t max_ms = base_ms, timestamp_ms = base_ms, row, headers_bytes = 0, length
-        cdef int64_t stop = min(self.count, start + count_max)
-        cdef Py_ssize_t used = HEADER_BYTES
+        cdef int64_t timestamp_ms = column_number(&timestamps, start) if timestamps.present else self.timestamp_ms
+        cdef int64_t base_ms = begun.base_ms if begun.count else timestamp_ms
+        cdef int64_t max_ms = begun.max_ms if begun.count else timestamp_ms
+        cdef int64_t row, headers_bytes = 0, length, before = begun.count
+        cdef int64_t stop = min(self.count, start + count_max - before)
+        cdef Py_ssize_t used = begun.used
         cdef RecordView record
         cdef uint8_t *out
-        cdef Growing batch = Growing()
-        batch.reserve(min(bytes_max, self.likely_bytes(start, stop)), -1)
+        cdef Growing batch = begun.room
+        if stop <= start:
+            return 0
+        batch.reserve(min(bytes_max, used + self.likely_bytes(start, stop)), -1)
         record.header_count = 0
         for row in range(start, stop):
             if timestamps.present:
@@ -445,16 +467,17 @@ cdef class Rows:
             record.timestamp_delta = <int64_t>(<uint64_t>timestamp_ms - <uint64_t>base_ms)
             if (record.timestamp_delta < 0) != (timestamp_ms < base_ms):
                 raise OverflowError("timestamps in one batch are more than 64 bits apart")
-            record.offset_delta = row - start
+            record.offset_delta = before + row - start
             column_cell(&keys, row, &record.key, &record.key_bytes)
             column_cell(&values, row, &record.value, &record.value_bytes)
             if lists.present:
                 record.header_count = self.header_count(row)
                 headers_bytes = self.headers_bytes(row, record.header_count)
             length = RECORD_ROOM + max(record.key_bytes, 0) + max(record.value_bytes, 0) + headers_bytes
-            if used + length > bytes_max and row > start and used + record_length(&record, headers_bytes) > bytes_max:
-                stop = row
-                break
+            if used + length > bytes_max and record.offset_delta:
+                if used + record_length(&record, headers_bytes) > bytes_max:
+                    stop = row
+                    break
             if used + length > batch.room:
                 batch.reserve(used + length, -1)
             out = put_record(batch.at + used, &record, headers_bytes)
@@ -462,11 +485,12 @@ cdef class Rows:
                 out = self.put_headers(out, row, record.header_count)
             used = out - batch.at
             max_ms = max(max_ms, timestamp_ms)
-        return batch.finish(used), stop - start, base_ms, max_ms
+        begun.used, begun.count, begun.base_ms, begun.max_ms = used, before + stop - start, base_ms, max_ms
+        return stop - start
 
     cdef int64_t likely_bytes(self, int64_t start, int64_t stop) noexcept:
         """What these rows take at most, but for their headers."""
-        cdef int64_t total = HEADER_BYTES + (stop - start + 1) * RECORD_ROOM
+        cdef int64_t total = (stop - start + 1) * RECORD_ROOM
         if self.keys.present:
             total += column_number(&self.keys, stop) - column_number(&self.keys, start)
         if self.values.present:

@@ -15,6 +15,7 @@ from rivven.ports import Buffer
 
 from .batch import attributes, finish, unpack
 from .header import INT64_MAX, INT64_MIN, MAGIC, BatchHeader, Codec
+from .pure_builder import RECORD_OVERHEAD_BYTES
 from .pure_columns import Binary, Columns, Selection
 from .twin import columns as kernel
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 COLUMNS = ("offset", "timestamp", "key", "value", "headers")
 CHUNK_ROWS_MIN = 1024
-"""Chunks smaller than this on average are joined first, since no batch spans two."""
+"""Chunks smaller than this on average are joined first: each has its arrays to be looked at."""
 
 
 def to_arrow(
@@ -110,7 +111,12 @@ class _Arrow:
 _arrow = cache(_Arrow)
 
 
-def from_arrow(
+def from_arrow(table: pa.Table | pa.RecordBatch, **how: Any) -> list[bytearray]:
+    """All batches that `batches_of` makes of a table."""
+    return [batch for batch, _ in batches_of(table, **how)]
+
+
+def batches_of(
     table: pa.Table | pa.RecordBatch,
     *,
     codec: Codec = Codec.NONE,
@@ -122,37 +128,48 @@ def from_arrow(
     base_sequence: int = -1,
     transactional: bool = False,
     level: int | None = None,
-) -> list[bytearray]:
-    """Columns `key`, `value`, `timestamp` and `headers`, each optional, as batches of so many records and bytes.
+) -> Iterator[tuple[bytearray, int]]:
+    """Columns `key`, `value`, `timestamp` and `headers`, each optional, as batches of so many records and bytes; how
+    many records each has. A batch is made when it is asked for.
 
     `batch_bytes_max` counts plain bytes, and a longer record gets a batch of its own. A missing timestamp is
     `timestamp_ms`; an integer column counts milliseconds. Sequences go on from batch to batch and wrap.
     """
-    batches: list[bytearray] = []
+    records_max, bytes_max = min(records_per_batch, BATCH_RECORDS_MAX), min(batch_bytes_max, BATCH_BYTES_MAX)
+    left_bytes = table.nbytes + table.num_rows * RECORD_OVERHEAD_BYTES
+    flags = attributes(codec, False, transactional, False)
+
+    def finished(begun: kernel.BegunBatch) -> bytearray:
+        header = BatchHeader(
+            base_offset=0,
+            batch_length=0,
+            leader_epoch=-1,
+            magic=MAGIC,
+            crc=0,
+            attributes=flags,
+            last_offset_delta=begun.count - 1,
+            base_timestamp_ms=begun.base_ms,
+            max_timestamp_ms=begun.max_ms,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=base_sequence,
+            count=begun.count,
+        )
+        return finish(begun.take(), header, level)
+
+    begun = kernel.BegunBatch(min(left_bytes, bytes_max))
     for rows, count in _rows(table, timestamp_ms):
         start = 0
         while start < count:
-            limit = min(records_per_batch, BATCH_RECORDS_MAX)
-            batch, taken, base_ms, max_ms = rows.encode(start, limit, min(batch_bytes_max, BATCH_BYTES_MAX))
-            header = BatchHeader(
-                base_offset=0,
-                batch_length=0,
-                leader_epoch=-1,
-                magic=MAGIC,
-                crc=0,
-                attributes=attributes(codec, False, transactional, False),
-                last_offset_delta=taken - 1,
-                base_timestamp_ms=base_ms,
-                max_timestamp_ms=max_ms,
-                producer_id=producer_id,
-                producer_epoch=producer_epoch,
-                base_sequence=base_sequence,
-                count=taken,
-            )
-            batches.append(finish(batch, header, level))
-            start += taken
-            base_sequence = base_sequence if base_sequence < 0 else (base_sequence + taken) % 2**31
-    return batches
+            start += rows.put(begun, start, records_max, bytes_max)
+            if start < count:
+                batch = finished(begun)
+                yield batch, begun.count
+                base_sequence = base_sequence if base_sequence < 0 else (base_sequence + begun.count) % 2**31
+                left_bytes -= len(batch)
+                begun = kernel.BegunBatch(min(left_bytes, bytes_max))
+    if begun.count:
+        yield finished(begun), begun.count
 
 
 def _rows(table: pa.Table | pa.RecordBatch, timestamp_ms: int) -> Iterator[tuple[kernel.Rows, int]]:

@@ -136,6 +136,19 @@ def _ends(lengths: Iterable[int]) -> bytearray:
     return bytearray(ends)
 
 
+class BegunBatch:
+    """A batch without its header that takes the rows of one table after another; `expected_bytes` is a hint."""
+
+    def __init__(self, expected_bytes: int = 0) -> None:
+        del expected_bytes  # the native twin makes room by it
+        self.batch = bytearray(HEADER_BYTES)
+        self.count = self.base_ms = self.max_ms = 0
+
+    def take(self) -> bytearray:
+        """The bytes, for good."""
+        return self.batch
+
+
 class Rows:
     """Columns as records to encode.
 
@@ -164,19 +177,21 @@ class Rows:
             )
         )
 
-    def encode(self, start: int, count_max: int, bytes_max: int) -> tuple[bytearray, int, int, int]:
-        """Rows from `start` on as one batch without its header, as many as fit: (batch, rows, base ms, max ms)."""
-        base_ms = max_ms = self._records[start][0]
-        batch, count = bytearray(HEADER_BYTES), 0
-        for timestamp_ms, key, value, headers in self._records[start : start + count_max]:
-            before = len(batch)
-            pure.put_record(batch, timestamp_ms - base_ms, count, key, value, headers)
-            if len(batch) > bytes_max and count:
-                del batch[before:]
+    def put(self, begun: BegunBatch, start: int, count_max: int, bytes_max: int) -> int:
+        """Put rows from `start` on into the batch, up to so many rows and bytes in it; how many were put. The first
+        row of a batch always fits."""
+        batch, before = begun.batch, begun.count
+        for timestamp_ms, key, value, headers in self._records[start : start + count_max - before]:
+            if not begun.count:
+                begun.base_ms = begun.max_ms = timestamp_ms
+            used = len(batch)
+            pure.put_record(batch, timestamp_ms - begun.base_ms, begun.count, key, value, headers)
+            if len(batch) > bytes_max and begun.count:
+                del batch[used:]
                 break
-            count += 1
-            max_ms = max(max_ms, timestamp_ms)
-        return batch, count, base_ms, max_ms
+            begun.count += 1
+            begun.max_ms = max(begun.max_ms, timestamp_ms)
+        return begun.count - before
 
 
 def _header_rows(headers: tuple[Any, Any, Any]) -> list[Sequence[tuple[str, bytes | None]]]:

@@ -12,9 +12,10 @@ that runs on after Spark has given it up is fenced, and leaves nothing open. A s
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
@@ -34,6 +35,7 @@ QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 ALREADY_DECIDED = "ALREADY_DECIDED"
 """The word with which a broker refuses an attempt that comes too late."""
 RECORD = ("key", "value", "headers", "timestamp")
+GATHERED_BYTES = 4 * 1024 * 1024
 
 log = logging.getLogger("rivven.spark")
 
@@ -168,22 +170,36 @@ def _put_all(
     first: pa.RecordBatch,
     rest: Iterator[pa.RecordBatch],
 ) -> int:
+    producers: dict[str, blocking.Producer] = {}
     rows = 0
-    for table in _chained(first, rest):
+    for table in gathered(chain((first,), rest)):
         for topic, part in by_topic(table, writing.topic):
-            producer = producer_of(topic, compression=writing.compression)
+            if topic not in producers:
+                producers[topic] = producer_of(topic, compression=writing.compression)
             for piece in by_placement(part):
-                producer.put_arrow(piece)
+                producers[topic].put_arrow(piece)
         rows += table.num_rows
     return rows
 
 
-def _chained(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield first
-    yield from rest
+def gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """The same rows in tables of a few megabytes: Spark hands over 10,000 at a time, however short they are, and each
+    table is handed on to another thread, which makes batches of it."""
+    import pyarrow as pa
+
+    waiting: list[pa.RecordBatch] = []
+    waiting_bytes = 0
+    for batch in batches:
+        waiting.append(batch)
+        waiting_bytes += batch.nbytes
+        if waiting_bytes >= GATHERED_BYTES:
+            yield pa.Table.from_batches(waiting)
+            waiting, waiting_bytes = [], 0
+    if waiting:
+        yield pa.Table.from_batches(waiting)
 
 
-def by_topic(table: pa.RecordBatch, default: str | None) -> Iterator[tuple[str, pa.RecordBatch]]:
+def by_topic(table: pa.Table, default: str | None) -> Iterator[tuple[str, pa.Table]]:
     """The rows of each topic, in their order: a row's own topic, else the one that was given."""
     import pyarrow.compute as pc
 
@@ -205,7 +221,7 @@ def by_topic(table: pa.RecordBatch, default: str | None) -> Iterator[tuple[str, 
         yield name, table if len(names) == 1 else table.filter(pc.equal(column, name))
 
 
-def by_placement(table: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+def by_placement(table: pa.Table) -> Iterator[pa.Table]:
     """Rows that say where they go, and rows that go by their key, each as a producer takes them."""
     import pyarrow.compute as pc
 
