@@ -420,6 +420,26 @@ class Producer(_Blocking[shell_producer.Producer]):
         with self._lock:
             return self._sorter.add(value, key, now_ns)
 
+    def put_arrow(
+        self,
+        table: pa.Table | pa.RecordBatch,
+        *,
+        partition: int | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> int:
+        """Hand the rows of a table over, waiting only while the buffer is full; how many. Batches are made of them
+        here, while those before are sent. `on_delivery` is told of each."""
+        known = self._outbox.partitions
+        if table.num_rows and not (known and (partition is None or 0 <= partition < known)):
+            self._thread.run(self._inner._ready_for_rows(partition))
+        for number, batch, count in self._inner._batches_of(table, partition):
+            with self._lock:
+                if self._outbox.is_full or self._closed:
+                    self._wait_for_room()
+                self._outbox.add_batch(number, batch, count, on_delivery)
+            self._wake()
+        return table.num_rows
+
     def put_nowait(
         self,
         value: bytes | None,
@@ -496,7 +516,6 @@ class Producer(_Blocking[shell_producer.Producer]):
     send_to_partition = _waits(shell_producer.Producer.send_to_partition)
     send_batch = _waits(shell_producer.Producer.send_batch)
     send_arrow = _waits(shell_producer.Producer.send_arrow)
-    put_arrow = _waits(shell_producer.Producer.put_arrow)
     flush = _waits(shell_producer.Producer.flush)
 
 

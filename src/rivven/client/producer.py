@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from time import time_ns
 from typing import TYPE_CHECKING, Any
@@ -290,31 +290,37 @@ class Producer:
         on_delivery: OnDelivery | None = None,
     ) -> int:
         """Hand the rows of a table over; how many. `on_delivery` is told of each batch."""
-        await self._ready_for(partition)
-        if table.num_rows and not self._outbox.partitions:
-            await self._find_partitions(make=True)
-        for number, rows in arrow.placed(table, self._outbox.partitions, partition):
-            await self._put_rows(rows, number, on_delivery)
-        return table.num_rows
-
-    async def _put_rows(
-        self, rows: pa.Table | pa.RecordBatch, partition: int | None, on_delivery: OnDelivery | None
-    ) -> None:
-        sending = self._sending
-        batches = batches_of(
-            rows,
-            codec=sending.codec,
-            level=sending.level,
-            records_per_batch=1_000_000,
-            batch_bytes_max=sending.batch_bytes_max,
-            timestamp_ms=time_ns() // 1_000_000,
-        )
-        for batch, count in batches:
+        await self._ready_for_rows(partition)
+        for number, batch, count in self._batches_of(table, partition):
+            await self._ready_for(None)
             with self._guard:
-                self._outbox.add_batch(partition, batch, count, on_delivery)
+                self._outbox.add_batch(number, batch, count, on_delivery)
             self._wake()
             await asyncio.sleep(0)
-            await self._ready_for(partition)
+        return table.num_rows
+
+    async def _ready_for_rows(self, partition: int | None) -> None:
+        """Wait for room, and until the partitions are known, of a topic that is made if need be."""
+        await self._ready_for(partition)
+        if not self._outbox.partitions:
+            await self._find_partitions(make=True)
+
+    def _batches_of(
+        self, table: pa.Table | pa.RecordBatch, partition: int | None
+    ) -> Iterator[tuple[int | None, bytearray, int]]:
+        """The rows as batches, each made when it is asked for: its partition, its bytes, and how many rows it has."""
+        sending = self._sending
+        for number, rows in arrow.placed(table, self._outbox.partitions, partition):
+            batches = batches_of(
+                rows,
+                codec=sending.codec,
+                level=sending.level,
+                records_per_batch=1_000_000,
+                batch_bytes_max=sending.batch_bytes_max,
+                timestamp_ms=time_ns() // 1_000_000,
+            )
+            for batch, count in batches:
+                yield number, batch, count
 
     # Waiting
 
