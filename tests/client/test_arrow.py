@@ -10,8 +10,8 @@ import pytest
 from serving import connected, served
 
 from rivven import Options, blocking
-from rivven.client.arrow import pieces, placed
-from rivven.record import partition_for_key
+from rivven.client.arrow import placed
+from rivven.record import partition_for_key, pieces
 
 NOW_MS = 1_700_000_000_000
 

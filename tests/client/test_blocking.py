@@ -10,11 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from serving import served
 
 import rivven
-from rivven import BufferFull, Closed, ConnectionException, Delivery, Options, blocking
+from rivven import BufferFull, Closed, ConfigException, ConnectionException, Delivery, Options, blocking
 from rivven.client.blocking import _loop_thread
 from rivven.client.outbox import Sending
 from rivven.client.producer import Producer
@@ -39,6 +40,44 @@ def test_everything_the_other_has_is_here_too():
                 assert list(ours) == list(inspect.signature(getattr(there, member)).parameters), member
                 assert not inspect.iscoroutinefunction(getattr(here, member)), member
     assert list(inspect.signature(blocking.connect).parameters) == ["address", "options"]
+
+
+def test_tables_go_where_they_say_however_many_partitions_there_are_by_now(client):
+    client.create_topic("t", 1)
+    with client.producer("t") as producer:
+        client.create_partitions("t", 3)
+        assert producer.put_arrow(pa.table({"value": [b"a", b"b"], "partition": [0, 2]})) == 2
+        assert producer.put_arrow(pa.table({"value": [b"c"]}), partition=1) == 1
+        for nowhere in ({"partition": [3]}, {}):
+            with pytest.raises(ConfigException, match="no partition 3"):
+                producer.put_arrow(pa.table({"value": [b"d"], **nowhere}), partition=None if nowhere else 3)
+        with pytest.raises(ConfigException, match="partition"):
+            producer.put_arrow(pa.table({"value": [b"d"]}), partition="1")  # type: ignore[arg-type]
+        producer.flush()
+    assert [client.get_offset_bounds("t", number)[1] for number in range(3)] == [1, 1, 1]
+
+
+def test_a_table_without_rows_makes_no_topic_and_one_with_rows_does(client):
+    empty, full = pa.table({"value": pa.array([], pa.binary())}), pa.table({"value": [b"a"]})
+    with client.producer("later") as producer:
+        assert producer.put_arrow(empty) == 0
+        assert producer.send_arrow(empty) == []
+        assert "later" not in client.list_topics()
+        assert producer.put_arrow(full) == 1
+        producer.flush()
+    assert "later" in client.list_topics()
+
+
+@pytest.mark.parametrize("rows", [0, 1, 40_000], ids=["none", "a few", "more than there is room for"])
+def test_a_table_for_a_transaction_that_is_over_is_refused(client, rows):
+    client.create_topic("t", 1)
+    attempt = client.attempt("mine", client.register_owner("mine").epoch, 0)
+    producer = attempt.producer("t")
+    attempt.close()
+    with pytest.raises(Closed):
+        producer.put_arrow(pa.table({"value": [bytes(1_000)] * rows}, schema=pa.schema([("value", pa.binary())])))
+    with pytest.raises(Closed):
+        producer.put(b"nor this")
 
 
 def test_records_go_out_and_come_back(client):

@@ -194,7 +194,7 @@ steps = st.lists(
         st.sampled_from([0] * 9 + [-1, 1]),
         st.sampled_from([0] * 9 + [1]),
         st.sampled_from([True] * 9 + [False]),
-        st.sampled_from(["mine"] * 9 + ["", "another", "m\u00efne"]),
+        st.sampled_from(["mine"] * 9 + ["", "another", "m\u00efne", "m" * 256, "m" * 257]),
     ),
     max_size=12,
 )

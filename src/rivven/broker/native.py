@@ -178,6 +178,7 @@ class Native:
     ) -> None:
         """What `_produce_batches` does for a request that names one partition and a transaction. Raises only what the
         disk does."""
+        self._broker.due_us = 0  # as with every request: something may come due
         self._transactions.produce(transaction, session, [ForPartition(where, batches, answer)])
 
     # Reading

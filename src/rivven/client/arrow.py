@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rivven.record import partition_for_key
+from rivven.record import partition_for_key, pieces
 
 from .failures import SerializationException
 from .values import Message
@@ -13,20 +13,7 @@ from .values import Message
 if TYPE_CHECKING:
     import pyarrow as pa
 
-PIECE_BYTES = 4 * 1024 * 1024
-"""About how much of a table is encoded at a time."""
 PARTITION = "partition"
-
-
-def pieces(table: pa.Table | pa.RecordBatch) -> Iterator[pa.Table]:
-    """The table in slices of a few megabytes, which copies nothing."""
-    import pyarrow as pa
-
-    whole = pa.Table.from_batches([table]) if isinstance(table, pa.RecordBatch) else table
-    rows = whole.num_rows
-    step = max(1, rows * PIECE_BYTES // max(1, whole.nbytes)) if rows else 1
-    for start in range(0, rows, step):
-        yield whole.slice(start, step)
 
 
 def placed(

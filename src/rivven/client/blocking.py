@@ -43,7 +43,7 @@ from .reader import Reader
 from .shell import make_cluster, make_tls_cluster
 from .transaction import TIMEOUT_MS
 from .transform import Changed, Output, outputs, transform
-from .values import Delivery, Headers, Message, OnDelivery, Position
+from .values import Delivery, Headers, Message, OnDelivery, Position, as_number
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -324,7 +324,6 @@ class Producer(_Blocking[shell_producer.Producer]):
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
         self._waiters = 0
-        self._closed = False
         self._outbox = inner._outbox
         self._sorter = inner._outbox.sorter
         self._add: Callable[[bytes | None, bytes | None, int], bool] = (
@@ -429,14 +428,16 @@ class Producer(_Blocking[shell_producer.Producer]):
     ) -> int:
         """Hand the rows of a table over, waiting only while the buffer is full; how many. Batches are made of them
         here, while those before are sent. `on_delivery` is told of each."""
-        known = self._outbox.partitions
-        if table.num_rows and not (known and (partition is None or 0 <= partition < known)):
-            self._thread.run(self._inner._ready_for_rows(partition))
+        wanted, outbox = -1 if partition is None else as_number(partition, "partition"), self._outbox
+        if wanted >= outbox.partitions or not outbox.partitions or outbox.is_closed:
+            self._thread.run(self._inner._ready_for_rows(table, partition))
         for number, batch, count in self._inner._batches_of(table, partition):
+            if number is not None and number >= outbox.partitions:
+                self._thread.run(self._inner._ready_for(number))
             with self._lock:
-                if self._outbox.is_full or self._closed:
+                if outbox.is_full or outbox.is_closed:
                     self._wait_for_room()
-                self._outbox.add_batch(number, batch, count, on_delivery)
+                outbox.add_batch(number, batch, count, on_delivery)
             self._wake()
         return table.num_rows
 
@@ -454,7 +455,7 @@ class Producer(_Blocking[shell_producer.Producer]):
         if timestamp_ms is None:
             timestamp_ms = time_ns() // 1_000_000
         with self._lock:
-            if self._closed:
+            if self._outbox.is_closed:
                 raise Closed(what="producer")
             self._outbox.require_room()
             news = self._outbox.add(value, key, partition, headers, timestamp_ms, on_delivery)
@@ -485,7 +486,6 @@ class Producer(_Blocking[shell_producer.Producer]):
     def close(self) -> None:
         """Flush, then close. A second call does nothing."""
         with self._lock:
-            self._closed = True
             self._outbox.close()
             self._room.notify_all()
         self._thread.run(self._inner.close())
@@ -494,12 +494,12 @@ class Producer(_Blocking[shell_producer.Producer]):
         """Called with the lock held."""
         self._waiters += 1
         try:
-            while not self._closed and self._outbox.is_full:
+            while not self._outbox.is_closed and self._outbox.is_full:
                 self._wake()
                 self._room.wait()
         finally:
             self._waiters -= 1
-        if self._closed:
+        if self._outbox.is_closed:  # by whoever closed it, or the transaction that it was part of
             raise Closed(what="producer")
         self._outbox.look_for_room()
 

@@ -290,19 +290,19 @@ class Producer:
         on_delivery: OnDelivery | None = None,
     ) -> int:
         """Hand the rows of a table over; how many. `on_delivery` is told of each batch."""
-        await self._ready_for_rows(partition)
+        await self._ready_for_rows(table, partition)
         for number, batch, count in self._batches_of(table, partition):
-            await self._ready_for(None)
+            await self._ready_for(number)
             with self._guard:
                 self._outbox.add_batch(number, batch, count, on_delivery)
             self._wake()
             await asyncio.sleep(0)
         return table.num_rows
 
-    async def _ready_for_rows(self, partition: int | None) -> None:
-        """Wait for room, and until the partitions are known, of a topic that is made if need be."""
+    async def _ready_for_rows(self, table: pa.Table | pa.RecordBatch, partition: int | None) -> None:
+        """Wait for room and, if there are rows, for the partitions of their topic, which is made if need be."""
         await self._ready_for(partition)
-        if not self._outbox.partitions:
+        if table.num_rows and not self._outbox.partitions:
             await self._find_partitions(make=True)
 
     def _batches_of(

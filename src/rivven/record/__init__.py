@@ -1,7 +1,7 @@
 """Records and the batches that carry them: bytes in, values out, and back. A pure and a native twin do the loops."""
 
 from .batch import complete, decode, encode, number, patch, rewrite, stamp, validate, walk
-from .columnar import batches_of, from_arrow, to_arrow
+from .columnar import batches_of, from_arrow, pieces, to_arrow
 from .compression import compress, decompress
 from .header import (
     CODEC_MASK,
@@ -69,6 +69,7 @@ __all__ = [
     "parse_header",
     "partition_for_key",
     "patch",
+    "pieces",
     "plain_run",
     "rewrite",
     "scan",

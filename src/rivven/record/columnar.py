@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from rivven.limits import BATCH_BYTES_MAX, BATCH_RECORDS_MAX
+from rivven.limits import BATCH_BYTES_MAX, BATCH_RECORDS_MAX, MIB
 from rivven.ports import Buffer
 
 from .batch import attributes, finish, unpack
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 COLUMNS = ("offset", "timestamp", "key", "value", "headers")
+PIECE_BYTES = 4 * MIB
+"""About how much of a table is looked at together."""
 CHUNK_ROWS_MIN = 1024
 """Chunks smaller than this on average are joined first: each has its arrays to be looked at."""
 
@@ -173,15 +175,7 @@ def batches_of(
 
 
 def _rows(table: pa.Table | pa.RecordBatch, timestamp_ms: int) -> Iterator[tuple[kernel.Rows, int]]:
-    import pyarrow as pa
-
-    if isinstance(table, pa.Table):
-        chunks = table.to_batches()
-        if len(chunks) > 1 and table.num_rows < CHUNK_ROWS_MIN * len(chunks):
-            chunks = table.combine_chunks().to_batches()
-    else:
-        chunks = [table]
-    for chunk in chunks:
+    for chunk in _chunks(table):
         columns = dict(zip(chunk.schema.names, chunk.columns, strict=True))
         if unknown := set(columns) - set(COLUMNS):
             raise ValueError(f"no such column: {', '.join(sorted(unknown))}; records have {', '.join(COLUMNS)}")
@@ -194,6 +188,26 @@ def _rows(table: pa.Table | pa.RecordBatch, timestamp_ms: int) -> Iterator[tuple
             timestamp_ms,
         )
         yield rows, chunk.num_rows
+
+
+def _chunks(table: pa.Table | pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The rows of a table; what has to be joined or converted of them is a few megabytes at a time."""
+    for piece in pieces(table):
+        chunks = piece.to_batches()
+        if len(chunks) > 1 and piece.num_rows < CHUNK_ROWS_MIN * len(chunks):
+            chunks = piece.combine_chunks().to_batches()
+        yield from chunks
+
+
+def pieces(table: pa.Table | pa.RecordBatch) -> Iterator[pa.Table]:
+    """The table in slices of some megabytes, alike in rows, which copies nothing."""
+    import pyarrow as pa
+
+    whole = pa.Table.from_batches([table]) if isinstance(table, pa.RecordBatch) else table
+    rows = whole.num_rows
+    step = -(-rows // max(1, round(whole.nbytes / PIECE_BYTES)))
+    for start in range(0, rows, max(1, step)):
+        yield whole.slice(start, step)
 
 
 def _timestamps(column: Any | None, timestamp_ms: int) -> Any | None:

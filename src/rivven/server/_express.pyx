@@ -437,7 +437,7 @@ cdef class Express(Taker):
         if owner is not None and lot.run.used == 0:
             lot.run.adopt(parcel, carrier, owner)
         else:
-            lot.run.add(parcel, carrier, left)
+            lot.run.add(parcel, carrier, left if transaction is None else 0)
         if transaction is not None:  # now: a transaction's requests have one order over all partitions
             lot.run.transaction = transaction
             self.begun.remove(lot)
@@ -458,7 +458,7 @@ cdef class Express(Taker):
                 carrier = run.carriers[0]
                 connection, answer = carrier.line.protocol, carrier.settle
                 self.deliver_in_transaction(connection, run.transaction, lot.log, run.data, answer)
-        except OSError as error:  # as for any other request: these fail, the node goes on
+        except (RivvenError, OSError) as error:  # as for any other request: these fail, the node goes on
             for carrier in run.carriers:
                 carrier(-1, error)
         return 0

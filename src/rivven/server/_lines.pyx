@@ -355,7 +355,7 @@ cdef class Line:
             self.seen_us = self.lines.turn_us
             self.lengthy = True
             return 0
-        self.declined = True  # one of a transaction, say, and more of its kind may follow
+        self.declined = True  # one for a compacted topic, say, and more of its kind may follow
         return self.hand_on(whole, room)
 
     cdef int keep(self, const uint8_t *data, Py_ssize_t length, Py_ssize_t room) except -1:

@@ -17,6 +17,7 @@ cdef enum:
     FIRST_FLEXIBLE = 9
     FIRST_BY_ID = 13
     WITHOUT_TOPIC_BYTES_MAX = 80
+    NAME_BYTES_MAX = 256  # as `wire` has it
 
 
 # Reading
@@ -65,7 +66,9 @@ cdef bint read_native(const uint8_t *at, const uint8_t *end, Parcel *parcel) noe
     if end - at == 1 and at[0] == 0:
         return True
     parcel.transaction = counted(one(at, end), end, &parcel.transaction_bytes)
-    return parcel.transaction != NULL and parcel.transaction + parcel.transaction_bytes == end
+    if parcel.transaction == NULL or parcel.transaction_bytes > NAME_BYTES_MAX:
+        return False
+    return parcel.transaction + parcel.transaction_bytes == end
 
 
 cdef inline int load16(const uint8_t *at) noexcept nogil:

@@ -183,8 +183,8 @@ def _put_all(
 
 
 def gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """The same rows in tables of a few megabytes: Spark hands over 10,000 at a time, however short they are, and each
-    table is handed on to another thread, which makes batches of it."""
+    """The same rows in tables of a few megabytes: Spark hands over 10,000 at a time, however short they are, and no
+    batch has rows of two tables."""
     import pyarrow as pa
 
     waiting: list[pa.RecordBatch] = []
