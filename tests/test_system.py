@@ -26,6 +26,7 @@ from rivven.system import (
     IOV_MAX,
     RING_DEPTH,
     PlainBatch,
+    PureFileWriter,
     SystemClock,
     SystemDisk,
     SystemEntropy,
@@ -159,6 +160,37 @@ def test_what_is_written_is_read_where_it_was_written(disk: SystemDisk) -> None:
     file.close()
     with pytest.raises(OSError, match="Bad file descriptor"):
         file.read(1, 0)
+
+
+def pure(file: SystemFile) -> PureFileWriter:
+    """The pure twin on a file that another one has open."""
+    made = PureFileWriter()
+    made._fd = file.fileno()
+    return made
+
+
+@pytest.mark.parametrize("twin", [lambda file: file, pure], ids=["native", "pure"])
+def test_what_is_not_in_memory_is_not_waited_for_until_it_is_preloaded(
+    disk: SystemDisk, file: SystemFile, twin: Callable[[SystemFile], SystemFile]
+) -> None:
+    data = os.urandom(4 << 20)
+    file.write(data, 0)
+    reader = twin(file)
+    assert reader.read_cached(len(data) + 9, 0) == data
+    assert reader.read_cached(1000, len(data) - 10) == data[-10:]
+    assert reader.read_cached(1000, len(data)) == b""
+    file.sync()
+    os.posix_fadvise(file.fileno(), 1 << 20, 0, os.POSIX_FADV_DONTNEED)
+    found = reader.read_cached(len(data), 0)
+    if len(found) == len(data):
+        pytest.skip("this file system keeps everything in memory")
+    assert found == data[: len(found)]
+    disk.preload("file", 0, len(data))
+    assert reader.read_cached(len(data), 0) == data
+
+
+def test_a_file_that_is_gone_need_not_be_preloaded(disk: SystemDisk) -> None:
+    disk.preload("gone", 0, 1000)
 
 
 def test_a_view_of_wide_items_is_written_by_its_bytes(file: SystemFile, committer: Committer) -> None:

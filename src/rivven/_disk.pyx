@@ -12,7 +12,7 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
-from libc.errno cimport EINTR, errno
+from libc.errno cimport EAGAIN, EINTR, EINVAL, ENOSYS, EOPNOTSUPP, errno
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.string cimport memset
 from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
@@ -32,6 +32,8 @@ cdef extern from "<sys/uio.h>" nogil:
     struct iovec:
         void *iov_base
         size_t iov_len
+    ssize_t preadv2(int fd, const iovec *iov, int count, int64_t position, int flags)
+    enum: RWF_NOWAIT
 
 
 cdef extern from "<unistd.h>" nogil:
@@ -118,10 +120,36 @@ cdef object _os_error(int code, str path=None):
 
 
 cdef class FileWriter:
-    """The one call of a file that every append makes. What is short of a whole write is `system`'s affair."""
+    """The calls of a file that every append and every fetch makes. What is short of a whole write is `system`'s
+    affair, and so is a file system that cannot say what would wait."""
 
     cdef public int _fd
     cdef public bint _read_only
+
+    def read_cached(self, Py_ssize_t length_bytes, int64_t position):
+        cdef bytes data = PyBytes_FromStringAndSize(NULL, length_bytes)
+        cdef char *into = PyBytes_AS_STRING(data)
+        cdef iovec rest
+        cdef Py_ssize_t found = 0
+        cdef ssize_t got = 0
+        cdef int error = 0
+        while found < length_bytes:
+            rest.iov_base, rest.iov_len = into + found, <size_t>(length_bytes - found)
+            if length_bytes <= KEEP_GIL_BYTES_MAX:
+                got = preadv2(self._fd, &rest, 1, position + found, RWF_NOWAIT)
+                error = errno
+            else:
+                with nogil:
+                    got = preadv2(self._fd, &rest, 1, position + found, RWF_NOWAIT)
+                    error = errno
+            if got <= 0:
+                break
+            found += got
+        if got < 0 and error not in (EAGAIN, EINTR):
+            if error in (EOPNOTSUPP, ENOSYS, EINVAL):
+                return self._read_waiting(length_bytes, position)
+            raise _os_error(error, self._name())
+        return data if found == length_bytes else data[:found]
 
     def reserve(self, int64_t length_bytes, int64_t position):
         cdef int refused = 1

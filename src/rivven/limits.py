@@ -26,6 +26,8 @@ INDEX_INTERVAL_BYTES = 4 * KIB
 OFFSET_DELTA_MAX = 2**31 - 1
 """How many offsets one segment may span: index entries hold offsets as 32-bit distances from its base."""
 READ_BYTES_MAX = 64 * MIB
+PRELOAD_BYTES_MAX = 8 * MIB
+"""As much is brought into memory at a time for a reader, unless a single batch is longer."""
 SEALED_OPEN_MAX = 8
 """How many sealed segments of a partition are kept open, with their indexes in memory."""
 

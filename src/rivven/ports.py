@@ -25,6 +25,9 @@ class File(Protocol):
     def read(self, length_bytes: int, position: int) -> bytes:
         """Up to `length_bytes` from `position`; shorter only where the file ends."""
 
+    def read_cached(self, length_bytes: int, position: int) -> bytes:
+        """What `read` gives, up to the first byte that has to come from the medium, which is not waited for."""
+
     def write(self, data: Buffer, position: int) -> None:
         """All of `data`, or an OSError after which any prefix of it may have been written."""
 
@@ -134,6 +137,10 @@ class Disk(Protocol):
 
     def open(self, path: str, *, create: bool = False) -> File:
         """An existing file, or with `create` also a new empty one. FileNotFoundError otherwise."""
+
+    def preload(self, path: str, position: int, length_bytes: int) -> None:
+        """Bring what a file holds there into memory, for `read_cached`. It waits, so it is for another thread; a file
+        that is gone is nothing to wait for."""
 
     def exists(self, path: str) -> bool: ...
 

@@ -44,6 +44,7 @@ SYNCS_AT_ONCE: Final = 32
 """How many fdatasyncs of one batch overlap. They only wait, and the more of them do, the fewer journal
 commits they need together: 8 at once take nearly twice as long as 32, and 64 are no faster."""
 SYNCS_FOR_POOL_MIN: Final = 4
+PRELOAD_CHUNK_BYTES: Final = 1 << 20
 CLOSING_MAX: Final = 256
 """How many descriptors may wait to be closed."""
 
@@ -51,11 +52,30 @@ _fdatasync: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
 
 
 class PureFileWriter:
-    """The one call of a file that every append makes, so it has a native twin."""
+    """The calls of a file that every append and every fetch makes, so they have native twins."""
 
     __slots__ = ("_fd", "_read_only")
     _fd: int
     _read_only: bool
+
+    def read_cached(self, length_bytes: int, position: int) -> bytes:
+        data = bytearray(length_bytes)
+        found = 0
+        try:
+            while found < length_bytes:
+                got = os.preadv(self._fd, [memoryview(data)[found:]], position + found, os.RWF_NOWAIT)
+                if not got:
+                    break
+                found += got
+        except (BlockingIOError, InterruptedError):
+            pass
+        except OSError as error:
+            if error.errno in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
+                return self._read_waiting(length_bytes, position)
+            error.filename = self._name()
+            raise
+        del data[found:]
+        return bytes(data)
 
     def write(self, data: Buffer, position: int) -> None:
         if self._read_only:
@@ -71,6 +91,12 @@ class PureFileWriter:
         raise NotImplementedError
 
     def _write_rest(self, data: Buffer, position: int) -> None:
+        raise NotImplementedError
+
+    def _read_waiting(self, length_bytes: int, position: int) -> bytes:
+        raise NotImplementedError
+
+    def _name(self) -> str:
         raise NotImplementedError
 
 
@@ -115,6 +141,13 @@ class SystemFile(FileWriter):
         except OSError as error:
             error.filename = self._path
             raise
+
+    def _read_waiting(self, length_bytes: int, position: int) -> bytes:
+        """For file systems that cannot say what would wait."""
+        return self.read(length_bytes, position)
+
+    def _name(self) -> str:
+        return self._path
 
     def _read(self, length_bytes: int, position: int) -> bytes:
         data = os.pread(self._fd, length_bytes, position)
@@ -283,6 +316,20 @@ class SystemDisk:
         if create and not self._read_only:
             flags |= os.O_CREAT
         return SystemFile(os.open(full, flags, 0o644), path, self._closer, read_only=self._read_only)
+
+    def preload(self, path: str, position: int, length_bytes: int) -> None:
+        try:
+            fd = os.open(self._full(path), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return
+        try:
+            # As much again is asked for and not waited for: who reads one stretch will want the next
+            os.posix_fadvise(fd, position, 2 * length_bytes, os.POSIX_FADV_WILLNEED)
+            end = position + length_bytes
+            while position < end and (data := os.pread(fd, min(PRELOAD_CHUNK_BYTES, end - position), position)):
+                position += len(data)
+        finally:
+            os.close(fd)
 
     def whereabouts(self, file: File) -> Whereabouts | None:
         assert isinstance(file, SystemFile)

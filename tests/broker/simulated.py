@@ -53,8 +53,15 @@ class World:
         """Let the disk finish, and answer whatever can be answered."""
         for _ in range(4):
             self.broker.turn()
+            self.preload()
             self.disk.step()
         self.broker.turn()
+
+    def preload(self) -> None:
+        """Bring into memory what readers wait for, as the shell's threads do."""
+        for preload in self.broker.preloading.take():
+            preload.run()
+            self.broker.preloading.done(preload)
 
     def ask(self, request: Request, session: Session | None = None) -> Any:
         reply = self.send(request, session)

@@ -220,9 +220,9 @@ class Counting:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._log, name)
 
-    def read(self, offset: int, *, bytes_max: int, upto: int | None = None) -> memoryview:
+    def read(self, offset: int, *, bytes_max: int, upto: int | None = None, cached: bool = False) -> memoryview:
         self.reads += 1
-        return self._log.read(offset, bytes_max=bytes_max, upto=upto)
+        return self._log.read(offset, bytes_max=bytes_max, upto=upto, cached=cached)
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
@@ -232,7 +232,7 @@ def test_a_record_at_a_time_out_of_one_batch_reads_the_batch_once(world: World, 
     log = Counting(world.broker.store.log("t", 0))
     reader = Reader(BrokerStats())
     found = [
-        reader.records(log, offset, records_max=1, bytes_max=100, isolation=None)[0].value  # type: ignore[arg-type]
+        reader.records(log, offset, records_max=1, bytes_max=100, isolation=None)[0][0].value  # type: ignore[arg-type]
         for offset in range(500)
     ]
     assert found == [b"%d" % n for n in range(500)]
@@ -250,7 +250,7 @@ def test_what_is_kept_of_batches_is_bounded_and_ends_with_the_turn(world: World)
         assert reader.decoded_bytes <= DECODED_BYTES_MAX
     bomb = encode([(0, None, bytes(40 << 20), ())], codec=Codec.ZSTD)
     world.ask(produce("t", 0, bomb))
-    (record,) = reader.records(logs[0], 900, records_max=1, bytes_max=100, isolation=None)
+    ((record,), _) = reader.records(logs[0], 900, records_max=1, bytes_max=100, isolation=None)
     assert len(record.value or b"") > DECODED_BYTES_MAX
     assert reader.decoded_bytes > DECODED_BYTES_MAX, "the next request of this turn may want it"
     reader.end_turn()

@@ -6,6 +6,7 @@ from .admit import Limit
 from .broker import NEVER_US, Broker, BrokerConfig
 from .lag import Lag
 from .native import produced_to_one
+from .preloading import Preload
 from .reading import Bounds, Fetched, Wanted
 from .session import Reply, Session
 from .stats import BrokerStats
@@ -24,6 +25,7 @@ __all__ = [
     "GroupConfig",
     "Lag",
     "Limit",
+    "Preload",
     "Produced",
     "Reply",
     "Session",

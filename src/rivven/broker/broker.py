@@ -28,6 +28,7 @@ from .kafka import Kafka
 from .lag import Lag, lags
 from .native import Native
 from .partitioner import Partitioner
+from .preloading import Preloading
 from .producer_ids import ProducerIds
 from .publish import Publisher
 from .reading import Reading
@@ -74,6 +75,7 @@ class Broker:
         self._publisher = Publisher(store, clock, self.stats)
         self._reader = Reader(self.stats)
         self._waiting = Waiting()
+        self.preloading = Preloading(disk)
         self._touched: dict[Session, None] = {}
         """Sessions with replies that were fulfilled since the last turn."""
         partitioner = Partitioner(batch_records=config.partitioner_records, linger_ms=config.partitioner_linger_ms)
@@ -90,7 +92,9 @@ class Broker:
             auto_create=config.auto_create_topics,
         )
         self.writing = Writing(clock, self.topics, self._publisher, partitioner, self.admission)
-        self.reading = Reading(store, clock, self.topics, self._reader, self._waiting, self.admission)
+        self.reading = Reading(
+            store, clock, self.topics, self._reader, self._waiting, self.preloading, self.admission
+        )
         self.transactions = TransactionKeeper(
             store, clock, self._publisher, self.groups, config.transactions, lambda: self.producer_ids.next()
         )

@@ -16,7 +16,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from rivven.limits import MIB, PLACE_BYTES_MIN
-from rivven.log import Log, Place
+from rivven.log import Log, NotCached, Place
 from rivven.record import BatchHeader, Record, decode, walk
 
 from .stats import BrokerStats
@@ -129,12 +129,14 @@ class Reader:
     def readable_end(log: Log, isolation: int | None) -> int:
         return log.last_stable if isolation == READ_COMMITTED else log.high_watermark
 
-    def batches(self, log: Log, offset: int, bytes_max: int, isolation: int | None) -> memoryview:
-        return log.read(offset, bytes_max=bytes_max, upto=self.readable_end(log, isolation))
+    def batches(
+        self, log: Log, offset: int, bytes_max: int, isolation: int | None, *, cached: bool = True
+    ) -> memoryview:
+        return log.read(offset, bytes_max=bytes_max, upto=self.readable_end(log, isolation), cached=cached)
 
     def place(self, log: Log, offset: int, bytes_max: int, isolation: int | None) -> Place | None:
         """Where that many bytes stand that it is worth to look for them there."""
-        place = log.locate(offset, bytes_max=bytes_max, upto=self.readable_end(log, isolation))
+        place = log.locate(offset, bytes_max=bytes_max, upto=self.readable_end(log, isolation), cached=True)
         if place is None or place.length_bytes < PLACE_BYTES_MIN:
             return None
         self._stats.bytes_out += place.length_bytes
@@ -145,16 +147,31 @@ class Reader:
         self._stats.bytes_out += len(data)
         self._stats.messages_out += sum(header.count for _, header in walk(data))
 
+    def count_records(self, records: list[Record]) -> None:
+        self._stats.messages_out += len(records)
+        self._stats.bytes_out += sum(len(record.key or b"") + len(record.value or b"") for record in records)
+
     def records(
-        self, log: Log, offset: int, *, records_max: int, bytes_max: int, isolation: int | None
-    ) -> list[Record]:
-        """Up to so many records from `offset` on, without control records and, where asked, without aborted ones."""
+        self,
+        log: Log,
+        offset: int,
+        *,
+        records_max: int,
+        bytes_max: int,
+        isolation: int | None,
+        cached: bool = True,
+    ) -> tuple[list[Record], NotCached | None]:
+        """Up to so many records from `offset` on, without control records and, where asked, without aborted ones.
+        If only what is `cached` is wanted, perhaps fewer, and then why."""
         end = self.readable_end(log, isolation)
         offset = max(offset, log.start)
         found: list[Record] = []
         size_bytes = 0
         while offset < end and len(found) < records_max:
-            batches = self._batches_from(log, offset, max(1, bytes_max - size_bytes), end)
+            try:
+                batches = self._batches_from(log, offset, max(1, bytes_max - size_bytes), end, cached=cached)
+            except NotCached as missing:
+                return found, missing
             if not batches:
                 break
             for batch in batches:
@@ -162,19 +179,19 @@ class Reader:
                     for record in islice(batch.records, bisect_left(batch.records, offset, key=_OFFSET), None):
                         record_bytes = len(record.key or b"") + len(record.value or b"")
                         if len(found) >= records_max or (found and size_bytes + record_bytes > bytes_max):
-                            return self._counted(found, size_bytes)
+                            return found, None
                         found.append(record)
                         size_bytes += record_bytes
                 offset = batch.header.next_offset
-        return self._counted(found, size_bytes)
+        return found, None
 
-    def _batches_from(self, log: Log, offset: int, bytes_max: int, end: int) -> Iterable[_Decoded]:
+    def _batches_from(self, log: Log, offset: int, bytes_max: int, end: int, *, cached: bool) -> Iterable[_Decoded]:
         """Batches taken apart, from the one that holds `offset`: the kept one, or those that are read now."""
         kept = self._decoded.get(log)
         if kept is not None and kept.header.base_offset <= offset < kept.header.next_offset <= end:
             self._decoded.move_to_end(log)
             return (kept,)
-        data = log.read(offset, bytes_max=bytes_max, upto=end)
+        data = log.read(offset, bytes_max=bytes_max, upto=end, cached=cached)
         return (self._keep(log, header, data, position) for position, header in walk(data)) if len(data) else ()
 
     def _keep(self, log: Log, header: BatchHeader, data: memoryview, position: int) -> _Decoded:
@@ -202,11 +219,6 @@ class Reader:
     def end_turn(self) -> None:
         if self.decoded_bytes > DECODED_BYTES_MAX:
             self._let_go(keep=0)
-
-    def _counted(self, found: list[Record], size_bytes: int) -> list[Record]:
-        self._stats.messages_out += len(found)
-        self._stats.bytes_out += size_bytes
-        return found
 
     @staticmethod
     def _hidden(log: Log, header: BatchHeader, isolation: int | None) -> bool:

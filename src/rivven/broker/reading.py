@@ -1,22 +1,26 @@
 """Reading, as an operation: records one by one or batches as they are, at once or when there are enough.
 
 A reader names partitions and how long it would wait; `answer` is called once, now or in a later turn, with what
-there is by then. What is wrong with one partition is told beside the others' batches.
+there is by then. What is wrong with one partition is told beside the others' batches. Nobody waits for the medium on
+the broker's thread: what is not in memory is brought there first (`preloading`). Only a reader for whom that was done
+in vain, because the memory was wanted for something else, has one batch read at once: it must get on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from rivven.coordinator import CONSUME
 from rivven.errors import RivvenError, UnknownTopic
-from rivven.log import Aborted, Log, Place, Store
+from rivven.log import Aborted, Log, NotCached, Place, Store
 from rivven.ports import Clock
 from rivven.record import Record
 
 from .admit import Admission
 from .fetch import Reader, Waiting
+from .preloading import Preloading
 from .session import Session
 from .topics import Topics
 
@@ -24,6 +28,8 @@ CONSUME_RECORDS_MAX = 10_000
 CONSUME_BYTES_PER_RECORD = 4096
 CONSUME_BYTES_MAX = 8 * 1024 * 1024
 """Well below the largest reply, whatever the records' own lengths take."""
+CONSUME_PRELOADS_MAX = 4
+"""So often the medium is waited for to give as many records as there are; after that, fewer."""
 WAIT_MS_MAX = 30_000
 FETCH_BYTES_MAX = 50 * 1024 * 1024
 INLINE_BYTES_MAX = 4 * 1024 * 1024
@@ -57,6 +63,8 @@ class Fetched(NamedTuple):
     error: RivvenError | None = None
     place: Place | None = None
     """Where the batches stand, instead of them."""
+    missing: NotCached | None = None
+    """Why there are no batches yet."""
 
     @property
     def place_bytes(self) -> int:
@@ -68,13 +76,21 @@ UNKNOWN = Bounds(-1, -1, -1)
 
 class Reading:
     def __init__(
-        self, store: Store, clock: Clock, topics: Topics, reader: Reader, waiting: Waiting, admission: Admission
+        self,
+        store: Store,
+        clock: Clock,
+        topics: Topics,
+        reader: Reader,
+        waiting: Waiting,
+        preloading: Preloading,
+        admission: Admission,
     ) -> None:
         self._store = store
         self._clock = clock
         self._topics = topics
         self._reader = reader
         self._waiting = waiting
+        self._preloading = preloading
         self._admission = admission
         self._stopping = False
 
@@ -112,16 +128,27 @@ class Reading:
         records_max = min(records_max, CONSUME_RECORDS_MAX)
         bytes_max = min(max(1, records_max * CONSUME_BYTES_PER_RECORD), CONSUME_BYTES_MAX)
 
-        def attempt(last: bool) -> bool:
+        def read(bytes_max: int, *, cached: bool = True) -> tuple[list[Record], NotCached | None]:
+            if log.deleted:
+                raise UnknownTopic(partition=f"partition {log.partition}: its topic was deleted")
+            return self._reader.records(
+                log, offset, records_max=records_max, bytes_max=bytes_max, isolation=isolation, cached=cached
+            )
+
+        def attempt(last: bool, preloads: int = 0) -> bool:
             if not last and offset >= self._reader.readable_end(log, isolation):
                 return False
             try:
-                records = self._reader.records(
-                    log, offset, records_max=records_max, bytes_max=bytes_max, isolation=isolation
-                )
+                records, missing = read(bytes_max)
+                if missing is not None and preloads < CONSUME_PRELOADS_MAX:
+                    self._preloading.want(missing, partial(attempt, True, preloads + 1))
+                    return True
+                if missing is not None and not records:
+                    records, _ = read(1, cached=False)
             except RivvenError as error:
                 answer([], error)
                 return True
+            self._reader.count_records(records)
             self._charge(session, sum(len(record.value or b"") for record in records))
             answer(records, None)
             return True
@@ -146,11 +173,13 @@ class Reading:
         many bytes may stay where they are, and the reader is told where that is."""
         logs = [self._find(want) for want in wanted]
 
-        def attempt(last: bool) -> bool:
+        def attempt(last: bool, *, preloaded: bool = False) -> bool:
             if not last and not self._enough(wanted, logs, bytes_min, isolation):
                 return False
             most = INLINE_BYTES_MAX if by_place and self._admission.is_limiting else FETCH_BYTES_MAX
-            found = self._fetched(wanted, min(bytes_max, most), isolation, by_place=by_place)
+            found = self._fetched(wanted, min(bytes_max, most), isolation, by_place=by_place, must_give=preloaded)
+            if self._waits_for_medium(found, partial(attempt, True, preloaded=True)):
+                return True
             self._charge(session, sum(len(each.batches) for each in found))
             if by_place:
                 self._admission.charge(session, CONSUME, sum(each.place_bytes for each in found))
@@ -184,13 +213,24 @@ class Reading:
                 return True
             try:
                 have_bytes += len(self._reader.batches(log, want.offset, want.bytes_max, isolation))
-            except RivvenError:
+            except (RivvenError, NotCached):
                 return True
             if have_bytes >= bytes_min:
                 return True
         return False
 
-    def _fetched(self, wanted: Sequence[Wanted], bytes_max: int, isolation: int, *, by_place: bool) -> list[Fetched]:
+    def _waits_for_medium(self, found: list[Fetched], again: Callable[[], object]) -> bool:
+        """Have brought into memory what is not there; whether the reader is to be tried again after that. One that
+        gets something gets it now, and the rest when it asks the next time."""
+        missing = [each.missing for each in found if each.missing is not None]
+        waits = bool(missing) and not any(len(each.batches) or each.place or each.error for each in found)
+        for place, each in enumerate(missing):
+            self._preloading.want(each, again if waits and place == 0 else None)
+        return waits
+
+    def _fetched(
+        self, wanted: Sequence[Wanted], bytes_max: int, isolation: int, *, by_place: bool, must_give: bool
+    ) -> list[Fetched]:
         found: list[Fetched] = []
         given_bytes = 0
         for want in wanted:
@@ -199,9 +239,18 @@ class Reading:
             each = self._fetch_one(want, budget, isolation, first=given_bytes == 0, by_place=by_place)
             given_bytes += len(each.batches) + each.place_bytes
             found.append(each)
+        if must_give and not given_bytes:
+            for place, each in enumerate(found):
+                if each.missing is not None:
+                    found[place] = self._fetch_one(
+                        wanted[place], 1, isolation, first=True, by_place=False, cached=False
+                    )
+                    break
         return found
 
-    def _fetch_one(self, want: Wanted, bytes_max: int, isolation: int, *, first: bool, by_place: bool) -> Fetched:
+    def _fetch_one(
+        self, want: Wanted, bytes_max: int, isolation: int, *, first: bool, by_place: bool, cached: bool = True
+    ) -> Fetched:
         try:
             log = self._store.log(want.topic, want.partition)
         except UnknownTopic as unknown:
@@ -214,10 +263,12 @@ class Reading:
                 place = self._reader.place(log, want.offset, max(1, bytes_max), isolation)
             if place is None:
                 most = min(bytes_max, INLINE_BYTES_MAX) if by_place else bytes_max
-                data = self._reader.batches(log, want.offset, max(1, most), isolation)
+                data = self._reader.batches(log, want.offset, max(1, most), isolation, cached=cached)
                 self._reader.count_out(data)
             else:
                 data = NOTHING
+        except NotCached as missing:
+            return Fetched(NOTHING, _bounds_of(log), missing=missing)
         except RivvenError as error:
             return Fetched(NOTHING, _bounds_of(log), error=error)
         is_empty = place is None and not len(data)

@@ -19,6 +19,7 @@ from .offline import (
     segment_batches,
     walk_batches,
 )
+from .preload import NotCached, Piece, preload
 from .producers import ProducedBatch, follows
 from .recover import Cut, Damage, RecoveryReport
 from .segment import Place
@@ -46,7 +47,9 @@ __all__ = [
     "KeyLookup",
     "Log",
     "Match",
+    "NotCached",
     "PartitionFiles",
+    "Piece",
     "Place",
     "ProducedBatch",
     "Rebuilt",
@@ -72,6 +75,7 @@ __all__ = [
     "find_timestamp",
     "follows",
     "plan_cleaning",
+    "preload",
     "read_content",
     "read_directory",
     "read_partition",

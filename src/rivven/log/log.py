@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from rivven.errors import BatchTooLarge, CorruptLog, DiskFull, Malformed, OffsetOutOfRange
-from rivven.limits import READ_BYTES_MAX, SEALED_OPEN_MAX
+from rivven.limits import PRELOAD_BYTES_MAX, READ_BYTES_MAX, SEALED_OPEN_MAX
 from rivven.model import Offset, TopicPartition
 from rivven.ports import Disk, File
 from rivven.record import PREFIX_BYTES, BatchHeader, decode, parse_header, seek, walk
@@ -22,6 +22,7 @@ from rivven.record import PREFIX_BYTES, BatchHeader, decode, parse_header, seek,
 from .batches import Batches
 from .config import TopicConfig
 from .index import Flush
+from .preload import NotCached
 from .segment import Place, Segment
 from .snapshot import Facts, Snapshot, drop, load, save, saved, snapshot_path
 from .transactions import Aborted
@@ -486,12 +487,12 @@ class Log:
 
     # Reading
 
-    def read(self, offset: int, *, bytes_max: int, upto: int | None = None) -> memoryview:
+    def read(self, offset: int, *, bytes_max: int, upto: int | None = None, cached: bool = False) -> memoryview:
         """Whole batches from the one that holds `offset`, as they are on disk, checked against their CRCs.
 
         At most `bytes_max`, except that the first batch comes whole. Nothing at or after `upto` is shown, by
         default the high watermark, nor what is still to be written. Empty at the end; `OffsetOutOfRange` outside
-        the log.
+        the log. With `cached` the medium is not waited for: perhaps less, or `NotCached`.
         """
         limit = self.high_watermark if upto is None else min(upto, self.end)
         if not self.start <= offset <= self.end:
@@ -504,8 +505,8 @@ class Log:
         place = bisect_right(self._bases, offset) - 1
         if place < 0:
             raise self._lost(offset, self._segments[0].base_offset, "its segment is missing")
-        segment = self.opened(self._segments[place])
-        data = segment.read(offset, bytes_max, dense=self.dense)
+        segment = self._opened_at(place, bytes_max, cached=cached)
+        data = segment.read(offset, bytes_max, dense=self.dense, cached=cached)
         if data is None:
             assert segment is not self.active, "the active segment reaches to the end"
             raise self._lost(offset, self._bases[place + 1], "the segment ends early", segment)
@@ -516,7 +517,7 @@ class Log:
             return data[:cut]
         return data
 
-    def locate(self, offset: int, *, bytes_max: int, upto: int) -> Place | None:
+    def locate(self, offset: int, *, bytes_max: int, upto: int, cached: bool = False) -> Place | None:
         """Where `read` would find it, for whoever reads the file by himself and checks what he reads. None where only
         `read` can tell: what it gives is nothing, or an error, or is nowhere that others could look."""
         limit = min(upto, self.end)
@@ -524,9 +525,17 @@ class Log:
         if place < 0 or not self.start <= offset < limit:
             return None
         try:
-            return self.opened(self._segments[place]).locate(offset, bytes_max, limit, dense=self.dense)
+            segment = self._opened_at(place, bytes_max, cached=cached)
+            return segment.locate(offset, bytes_max, limit, dense=self.dense, cached=cached)
         except OSError:
             return None
+
+    def _opened_at(self, place: int, bytes_max: int, *, cached: bool) -> Segment:
+        """To open a sealed segment its indexes are read: those, too, from memory if `cached`."""
+        segment = self._segments[place]
+        if cached and segment.sealed and not segment.loaded:
+            raise NotCached(*segment.pieces_to_open(min(bytes_max, PRELOAD_BYTES_MAX)))
+        return self.opened(segment)
 
     def _lost(self, offset: int, following: int, reason: str, segment: Segment | None = None) -> CorruptLog:
         return CorruptLog(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from rivven.errors import CorruptLog, Malformed
-from rivven.limits import KIB, LATER_BYTES_MIN, MIB, SHORT_LOG_BYTES, SHORT_LOG_ENTRIES
+from rivven.limits import KIB, LATER_BYTES_MIN, MIB, PRELOAD_BYTES_MAX, SHORT_LOG_BYTES, SHORT_LOG_ENTRIES
 from rivven.model import TopicPartition
 from rivven.ports import Disk, File, Whereabouts
 from rivven.record import HEADER_BYTES, BatchHeader, fit, parse_header, scan, seek, walk
@@ -22,6 +22,7 @@ from rivven.record import HEADER_BYTES, BatchHeader, fit, parse_header, scan, se
 from .batches import CHUNK_BYTES, Batches, Offsets
 from .document import write_whole
 from .index import OFFSETS, TIMES, Flush, Index
+from .preload import NotCached, Piece
 from .tail import NO_TIMESTAMP, Tail
 
 logger = logging.getLogger(__name__)
@@ -129,6 +130,11 @@ class Segment(Tail):
         problem = self._load_indexes() or self._resume(length_bytes, dense=dense)
         if problem is not None:
             self._rebuild(length_bytes, problem, dense=dense)
+
+    def pieces_to_open(self, bytes_max: int) -> tuple[Piece, ...]:
+        """What `load` reads, and then most likely a reader, who comes from the segment before."""
+        first = Piece(self.path, 0, max(HEADER_BYTES, bytes_max))
+        return Piece(self.side(".idx"), 0, PRELOAD_BYTES_MAX), Piece(self.side(".tidx"), 0, PRELOAD_BYTES_MAX), first
 
     def _load_indexes(self) -> str | None:
         offsets, offsets_bad = Index.load(self._disk, self.side(".idx"), OFFSETS)
@@ -392,15 +398,18 @@ class Segment(Tail):
         found = self._locate(offset)
         return None if found is None else found[0]
 
-    def _locate(self, offset: int) -> tuple[int, bytes, int] | None:
+    def _locate(self, offset: int, *, cached: bool = False) -> tuple[int, bytes, int] | None:
         """As `position_of`, with the bytes that were read on the way and the batch's place in them."""
         file = self._require_file()
+        read = file.read_cached if cached else file.read
         entry = self._offsets.at_or_below(offset - self.base_offset)
         position = entry[1] if entry is not None else 0
         while position < self.end_bytes:
             chunk_bytes = min(self.interval_bytes + HEADER_BYTES, self.end_bytes - position)
-            data = file.read(chunk_bytes, position)
+            data = read(chunk_bytes, position)
             place = _seek_header(data, offset)
+            if place < 0 and len(data) < chunk_bytes and cached:
+                raise NotCached(Piece(self.path, position, chunk_bytes))
             if place >= 0:
                 return position + place, data, place
             stepped = -place - 1
@@ -414,16 +423,19 @@ class Segment(Tail):
         found = self._locate(offset)
         return None if found is None else parse_header(found[1], found[2]).base_timestamp_ms
 
-    def read(self, offset: int, bytes_max: int, *, dense: bool = False) -> memoryview | None:
+    def read(self, offset: int, bytes_max: int, *, dense: bool = False, cached: bool = False) -> memoryview | None:
         """Whole batches from the one that holds `offset` (or the next there is), checked, at most `bytes_max`
-        long except that the first comes whole; None if the segment has nothing at or after `offset`.
+        long except that the first comes whole; None if the segment has nothing at or after `offset`. If only what is
+        `cached` is wanted, it may be less, and `NotCached` where that is not one batch.
 
         A batch's offset is outside its CRC. Where the log is `dense` each must begin where the one before ends;
         in any log the one that the index names must be there."""
         entry = self._offsets.at_or_below(offset - self.base_offset)
         indexed, position = entry if entry is not None else (0, 0)
-        wanted = max(bytes_max, HEADER_BYTES) + self.interval_bytes
-        data = self._pread(min(wanted, self.end_bytes - position), position, offset)
+        wanted = min(max(bytes_max, HEADER_BYTES) + self.interval_bytes, self.end_bytes - position)
+        data = self._pread(wanted, position, offset, cached=cached)
+        if len(data) < wanted and cached and not _holds(data, offset):
+            raise NotCached(Piece(self.path, position, min(wanted, PRELOAD_BYTES_MAX)))
         known = self.base_offset + indexed
         if not dense and entry is not None and int.from_bytes(data[:8], "big") != known:
             raise self._damage(offset, position, "the batch is not the one that the index names")
@@ -438,7 +450,7 @@ class Segment(Tail):
             start = place
         if start < 0:
             # Not within one index interval: a very large batch, a stretch emptied by compaction, or damage.
-            found = self._locate(offset)
+            found = self._locate(offset, cached=cached)
             if found is None:
                 if dense and offset < self.next_offset:
                     raise self._damage(offset, position, "no batch says that it holds it")
@@ -447,7 +459,10 @@ class Segment(Tail):
             if dense and header.base_offset != known + self._records_between(position, found[0]):
                 raise self._damage(offset, found[0], "the batch says another offset than is due")
             position, start = found[0], 0
-            data = self._pread(min(max(bytes_max, header.batch_bytes), self.end_bytes - position), position, offset)
+            wanted = min(max(bytes_max, header.batch_bytes), self.end_bytes - position)
+            data = self._pread(wanted, position, offset, cached=cached)
+            if len(data) < min(wanted, header.batch_bytes) and cached:
+                raise NotCached(Piece(self.path, position, max(header.batch_bytes, min(wanted, PRELOAD_BYTES_MAX))))
         end = fit(data, start, bytes_max)
         good_end, _, bad = scan(data, start, end, verify=True, dense=dense)
         if dense and int.from_bytes(data[start : start + 8], "big") > offset:
@@ -456,12 +471,16 @@ class Segment(Tail):
             raise self._damage(offset, position + start, bad or "the file is shorter than it was")
         return memoryview(data)[start:good_end]
 
-    def locate(self, offset: int, bytes_max: int, limit: int, *, dense: bool = False) -> Place | None:
+    def locate(
+        self, offset: int, bytes_max: int, limit: int, *, dense: bool = False, cached: bool = False
+    ) -> Place | None:
         """Where `read` would find what it gives, by headers and the index alone: nothing is checked. Up to `limit`,
         an offset that a batch begins at; within `bytes_max`, but for one batch that is longer."""
         where = self._disk.whereabouts(self._require_file())
-        found = self._locate(offset)
-        last = self._locate(limit - 1) if self.next_offset > limit else None  # what is behind may not be written yet
+        found = self._locate(offset, cached=cached)
+        last = None
+        if self.next_offset > limit:  # what is behind may not be written yet
+            last = self._locate(limit - 1, cached=cached)
         if where is None or found is None:
             return None
         position, end, next_offset = found[0], self.end_bytes, self.next_offset
@@ -481,9 +500,10 @@ class Segment(Tail):
         batches = Batches(self._require_file(), position, end, verify=False, offsets=Offsets.ANY)
         return sum(header.last_offset_delta + 1 for _, header, _ in batches)
 
-    def _pread(self, length_bytes: int, position: int, offset: int) -> bytes:
+    def _pread(self, length_bytes: int, position: int, offset: int, *, cached: bool = False) -> bytes:
+        file = self._require_file()
         try:
-            return self._require_file().read(length_bytes, position)
+            return (file.read_cached if cached else file.read)(length_bytes, position)
         except OSError as error:
             raise self._damage(offset, position, f"the disk cannot read it: {error}") from error
 
@@ -523,6 +543,14 @@ class Segment(Tail):
         """All of this segment's batches, for cleaning and checking."""
         file = self._require_file()
         return Batches(file, 0, self.end_bytes, verify=verify, offset_min=self.base_offset)
+
+
+def _holds(data: bytes, offset: int) -> bool:
+    """Whether the batch of this offset is all there."""
+    try:
+        return seek(data, 0, offset) >= 0
+    except Malformed:
+        return False
 
 
 def _counts_up(data: bytes, known: int, place: int) -> bool:

@@ -210,6 +210,9 @@ class NodeCollector:
         yield _counter("rivven_connections_refused", "Connections over a limit", node.refused_total)
         yield _gauge("rivven_inflight_bytes", "Requests under way, in memory", node.inflight_bytes)
         yield _gauge("rivven_waiting_requests", "Long polls that wait for records", node.broker.waiting)
+        preloading = node.broker.preloading
+        yield _gauge("rivven_waiting_for_disk", "Readers of what is not in memory, until it is", len(preloading))
+        yield _counter("rivven_disk_preloads", "Times that something was read into memory first", preloading.total)
         yield _gauge("rivven_ready", "1 while the node serves", int(node.ready))
         for name in ("hits", "misses"):
             if (count := getattr(node.buffers, name, None)) is not None:

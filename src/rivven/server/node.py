@@ -14,9 +14,10 @@ import resource
 import socket
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from rivven.broker import NEVER_US, Broker, BrokerConfig, GroupConfig, Reply, Session, TxnConfig
+from rivven.broker import NEVER_US, Broker, BrokerConfig, GroupConfig, Preload, Reply, Session, TxnConfig
 from rivven.errors import DiskFull, Overloaded, RivvenError, SyncFailed
 from rivven.limits import PARTITIONS_MAX
 from rivven.log import Chore, Store, StoreConfig, SyncPolicy
@@ -39,6 +40,8 @@ SWEEP_S = 5.0
 DRAIN_S = 10.0
 CLOSE_S = 1.0
 CHORE_RETRY_S = 0.2
+PRELOADS_AT_ONCE = 4
+"""How many readers of cold data the disk serves at a time; more of them only share it."""
 FILES_RESERVED = 256
 """Descriptors for what is neither a connection nor a partition."""
 
@@ -69,6 +72,7 @@ class Node:
         self._tasks: set[asyncio.Task[None]] = set()
         self._chores_wanted = asyncio.Event()
         self._chore_thread = ThreadPoolExecutor(1, thread_name_prefix="rivven-chores")
+        self._preload_threads = ThreadPoolExecutor(PRELOADS_AT_ONCE, thread_name_prefix="rivven-preload")
         self._listener: Listener | None = None
         self.front: Front | None = None
         self._connections_max = settings.max_total_connections
@@ -186,6 +190,7 @@ class Node:
         if self.front is not None:
             self.front.close()
         self._chore_thread.shutdown(wait=True)
+        self._preload_threads.shutdown(wait=True, cancel_futures=True)
         if hasattr(self, "store"):
             self.loop.remove_reader(self.store.fileno())
             self.store.close()
@@ -256,6 +261,9 @@ class Node:
             front.send()
         if self.store.has_chores:
             self._chores_wanted.set()
+        if self.broker.preloading.wanted:
+            for preload in self.broker.preloading.take():
+                self._spawn(self._preload(preload))
         if self.broker.due_us < self._timer_us:  # a timer that rings too early does no harm, so it stays
             self._set_timer(self.broker.due_us)
 
@@ -390,6 +398,11 @@ class Node:
             if error is not None:
                 await asyncio.sleep(CHORE_RETRY_S)
         self.want_turn()
+
+    async def _preload(self, preload: Preload) -> None:
+        """Have it brought into memory, and its readers tried again."""
+        await self.loop.run_in_executor(self._preload_threads, preload.run)
+        self.turn_now(partial(self.broker.preloading.done, preload))
 
     async def _sweep_forever(self) -> None:
         """Close the connections that nobody has used for too long, or that trickle a frame for ever."""

@@ -77,6 +77,7 @@ class BrokerWorld:
         self.rng = Random(f"{self.name} {seed}")
         drawn = self.rng.choices(POLICIES, weights=(8, 1, 1))[0]
         self.policy = policy or drawn
+        self._memory = Random(f"memory {seed}")
         self._show = show
         self.clock = SimClock()
         self.agenda = Agenda(self.clock)
@@ -146,6 +147,8 @@ class BrokerWorld:
         for actor in self.actors:
             self.stage.after_ms(0, 50, actor.begin)
         self.stage.after_ms(100, 800, self._strike)
+        if self._memory.random() < 0.5:
+            self._run_short_of_memory()
         self.agenda.run(seconds * SECOND_US)
         self._come_to_rest()
         self._audit()
@@ -209,6 +212,11 @@ class BrokerWorld:
         self._say(f"adversary: {name}")
         strike()
         self.stage.after_ms(1, 500, self._strike)
+
+    def _run_short_of_memory(self) -> None:
+        """Again and again, also when all is calm: that is no fault, and nobody may notice."""
+        self.disk.evict()
+        self.agenda.after(self._memory.randint(0, 300_000), self._run_short_of_memory)
 
     def _cut(self) -> None:
         if connections := self.network.open_connections:

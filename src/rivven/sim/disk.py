@@ -291,7 +291,14 @@ class SimFile(_Handle):
         assert length_bytes >= 0
         assert position >= 0
         self._disk.meet("read", self._path)
+        end = min(position + length_bytes, self.length())
+        if position < end and self._disk.cached_upto(self._path, end) < end:
+            self._disk.waits += 1
+            self._disk.preload(self._path, position, length_bytes)
         return bytes(self.inode.visible[position : position + length_bytes])
+
+    def read_cached(self, length_bytes: int, position: int) -> bytes:
+        return self.read(max(0, self._disk.cached_upto(self._path, position + length_bytes) - position), position)
 
     def write(self, data: Buffer, position: int) -> None:
         _, error = self.put(bytes(data), position)
@@ -553,6 +560,10 @@ class SimDisk:
         """The life of the process: every crash and kill begins another, and makes older handles stale."""
         self.committers: list[SimCommitter] = []
         self.locks: set[str] = set()
+        self.evicted: dict[str, int] = {}
+        """Files of which nothing is in memory from a position on, until somebody reads or preloads it."""
+        self.waits = 0
+        """How many reads had to wait for the medium."""
         self._root = _Directory()
         self._entries: list[_Entry] = []
         self._faults: list[_Fault] = []
@@ -602,6 +613,19 @@ class SimDisk:
             node = _Inode()
             self._move(path, node, None, self._place(path))
         return SimFile(self, node, path)
+
+    def evict(self) -> None:
+        """The memory is wanted for something else: nothing is cached any more."""
+        self.evicted.update(dict.fromkeys(self.snapshot(), 0))
+
+    def cached_upto(self, path: str, end: int) -> int:
+        return min(end, self.evicted.get(path, end))
+
+    def preload(self, path: str, position: int, length_bytes: int) -> None:
+        assert position >= 0
+        assert length_bytes > 0
+        if path in self.evicted:
+            self.evicted[path] = max(self.evicted[path], position + length_bytes)  # and all that comes before
 
     def whereabouts(self, file: File) -> Whereabouts | None:
         """What is simulated is nowhere."""

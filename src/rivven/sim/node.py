@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from random import Random
 
-from rivven.broker import NEVER_US, Broker, BrokerConfig, Reply, Session
+from rivven.broker import NEVER_US, Broker, BrokerConfig, Preload, Reply, Session
 from rivven.errors import DiskFull, Malformed, Overloaded, RivvenError, SyncFailed
 from rivven.log import Chore, Store, StoreConfig
 from rivven.wire import (
@@ -41,6 +41,7 @@ FRAME_BYTES_MAX = 256 * 1024
 TURN_US_MAX = 200
 DISK_US_MAX = 2_000
 CHORE_US_MAX = 20_000
+PRELOAD_US_MAX = 10_000
 CHORE_RETRY_US = 200_000
 
 
@@ -192,7 +193,14 @@ class SimNode:
             self.later(self.rng.randint(20, DISK_US_MAX), self.want_turn)
         if self.store.has_chores:
             self._want_chores()
+        for preload in self.broker.preloading.take():
+            self.later(self.rng.randint(20, PRELOAD_US_MAX), partial(self._preload, preload))
         self._set_timer()
+
+    def _preload(self, preload: Preload) -> None:
+        preload.run()
+        self.broker.preloading.done(preload)
+        self.want_turn()
 
     def _set_timer(self) -> None:
         due_us = self.broker.due_us
