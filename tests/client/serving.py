@@ -11,8 +11,8 @@ from typing import Any
 
 import rivven
 from rivven.client import Options, RivvenClient
-from rivven.server.config import Settings
 from rivven.server.node import Node
+from rivven.server.settings import Settings
 from rivven.wire import Request, Response, Splitter, decode_request, encode_response
 from rivven.wire import requests as ask
 from rivven.wire import responses as tell

@@ -21,8 +21,8 @@ from rivven import __version__
 from rivven.errors import BadDirectory, DirectoryLocked, DiskFull
 from rivven.log.blocking import BlockingStore
 from rivven.server import logs
-from rivven.server.config import Settings
 from rivven.server.main import explain, main
+from rivven.server.settings import Settings
 
 RIVVEND = [sys.executable, "-m", "rivven.server.main"]
 CLEAN_ENV = {key: value for key, value in os.environ.items() if not key.startswith(("RIVVEN_", "RUST_LOG"))}
@@ -226,7 +226,8 @@ import asyncio, os, signal, sys
 from types import SimpleNamespace
 from rivven.errors import SyncFailed
 from rivven.log import RecoveryReport
-from rivven.server.config import Resolved, Settings
+from rivven.server.config import Resolved
+from rivven.server.settings import Settings
 from rivven.server.main import serve
 
 class Failing:

@@ -11,9 +11,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from rivven import __version__
 from rivven.record import encode, validate
 from rivven.server import metrics as module
-from rivven.server.config import Settings
 from rivven.server.metrics import Histogram, Measured, NodeCollector, Sizes, measure, scrape
 from rivven.server.node import Node
+from rivven.server.settings import Settings
 
 
 def settings_for(path) -> Settings:

@@ -10,9 +10,9 @@ import urllib.request
 
 import pytest
 
-from rivven.server.config import Settings
 from rivven.server.metrics import Measured, Sizes
 from rivven.server.node import Node
+from rivven.server.settings import Settings
 from rivven.server.web import HttpServer, Rates, create_app, fnv1a, human_bytes, status_page
 
 

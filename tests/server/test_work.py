@@ -21,8 +21,8 @@ import pytest
 
 import rivven
 from rivven.record import NATIVE, encode
-from rivven.server.config import Settings
 from rivven.server.node import Node
+from rivven.server.settings import Settings
 from rivven.wire import CAPABILITIES, PROTOCOL_VERSION, Format, Request, encode_request
 from rivven.wire import requests as ask
 

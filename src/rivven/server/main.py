@@ -23,7 +23,9 @@ from rivven.errors import BadDirectory, DirectoryLocked, RivvenError, SyncFailed
 from rivven.system import keep_freed_memory
 
 from . import logs
-from .config import Misused, Resolved, Settings, parse_line, print_config, resolve
+from .config import Resolved, print_config, resolve
+from .settings import Settings
+from .sources import Misused, parse_line
 
 if TYPE_CHECKING:
     import asyncio

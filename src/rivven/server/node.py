@@ -32,7 +32,7 @@ from .metrics import Histogram, scrape
 from .receive import SHARED_BYTES, BufferPool
 
 if TYPE_CHECKING:
-    from .config import Settings
+    from .settings import Settings
 
 logger = logging.getLogger(__name__)
 
