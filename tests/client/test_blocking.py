@@ -17,8 +17,8 @@ from serving import served
 import rivven
 from rivven import BufferFull, Closed, ConfigException, ConnectionException, Delivery, Options, blocking
 from rivven.client.blocking import _loop_thread
-from rivven.client.outbox import Sending
 from rivven.client.producer import Producer
+from rivven.client.sending import Sending
 from rivven.client.shell import Cluster
 from rivven.record import partition_for_key
 

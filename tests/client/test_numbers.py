@@ -14,7 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rivven.client.failures import ConnectionException, SerializationException, ServerException, TryAgain, coded_error
-from rivven.client.outbox import Identity, Outbox, Parcel, Sending
+from rivven.client.lane import Identity, Parcel
+from rivven.client.outbox import Outbox
+from rivven.client.sending import Sending
 from rivven.errors import BatchTooLarge, RivvenError
 from rivven.limits import PRODUCER_BATCHES_KEPT
 from rivven.log.producers import Producers

@@ -18,7 +18,9 @@ from rivven.client.failures import (
     TimeoutException,
     TryAgain,
 )
-from rivven.client.outbox import RECORD_OVERHEAD_BYTES, Outbox, Parcel, Sending, Told
+from rivven.client.lane import Parcel, Told
+from rivven.client.outbox import RECORD_OVERHEAD_BYTES, Outbox
+from rivven.client.sending import Sending
 from rivven.errors import BatchTooLarge
 from rivven.record import decode, partition_for_key
 

@@ -38,8 +38,8 @@ from .failures import Closed
 from .group_consumer import MemberOptions
 from .inbox import Bounds, Isolation, Taken
 from .options import Options
-from .outbox import BATCH_BYTES_MAX, BUFFER_BYTES, DELIVERY_TIMEOUT_MS, REQUEST_BYTES_MAX, SendOptions
 from .reader import Reader
+from .sending import BATCH_BYTES_MAX, BUFFER_BYTES, DELIVERY_TIMEOUT_MS, REQUEST_BYTES_MAX, SendOptions
 from .shell import make_cluster, make_tls_cluster
 from .transaction import TIMEOUT_MS
 from .transform import Changed, Output, outputs, transform

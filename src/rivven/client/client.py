@@ -20,17 +20,9 @@ from .failures import ConfigException, SerializationException
 from .group_consumer import GroupConsumer, MemberOptions, make_member
 from .inbox import ISOLATIONS, Isolation
 from .options import Options
-from .outbox import (
-    BATCH_BYTES_MAX,
-    BUFFER_BYTES,
-    DELIVERY_TIMEOUT_MS,
-    REQUEST_BYTES_MAX,
-    SendOptions,
-    as_bytes,
-    sending,
-)
 from .places import Found
 from .producer import Producer
+from .sending import BATCH_BYTES_MAX, BUFFER_BYTES, DELIVERY_TIMEOUT_MS, REQUEST_BYTES_MAX, SendOptions, sending
 from .shell import Channel, Cluster, log_in_by_scram, log_in_plainly, make_cluster, make_tls_cluster
 from .transaction import (
     TIMEOUT_MS,
@@ -42,7 +34,7 @@ from .transaction import (
     forget_owner,
     register_owner,
 )
-from .values import GroupState, Message, ProducerState
+from .values import GroupState, Message, ProducerState, as_bytes
 
 A = TypeVar("A")
 R = TypeVar("R", bound=Response)

@@ -15,272 +15,26 @@ fails dooms it as a whole.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from random import Random
-from typing import Any, NamedTuple, TypedDict
+from typing import NamedTuple
 
 from rivven.errors import BatchTooLarge, InvalidProducerEpoch, OutOfOrderSequence, RivvenError
 from rivven.limits import KIB, MIB, PRODUCER_BATCHES_KEPT
-from rivven.record import (
-    RECORD_OVERHEAD_BYTES,
-    BatchBuilder,
-    Built,
-    Codec,
-    NewRecord,
-    Sorter,
-    complete,
-    decode,
-    encode,
-    number,
-    partition_for_key,
-)
+from rivven.record import RECORD_OVERHEAD_BYTES, NewRecord, Sorter, partition_for_key
 
 from .failures import BufferFull, ConfigException, SerializationException, TimeoutException, TryAgain, word_of
+from .lane import Batch, Identity, Lane, Parcel, Told, Watcher
 from .retry import Backoff
-from .values import Delivery, Headers, as_number
+from .sending import Sending
+from .values import Delivery, Headers, as_bytes, as_number, checked_headers
 
-HEADER_OVERHEAD_BYTES = 12
 RECORD_BYTES_MAX = 10 * MIB - 4 * KIB
 """No request can carry a longer one."""
 NEVER_MS = 2**62
-BATCH_BYTES_MAX = 1_000_000
-"""Just below the largest batch that a topic takes unless it was configured."""
-BUFFER_BYTES = 32 * MIB
-REQUEST_BYTES_MAX = 1 * MIB
-"""One large batch, or many small ones: while the server writes one request the next is on its way."""
-DELIVERY_TIMEOUT_MS = 120_000
 
-SEQUENCE_MASK = 0x7FFFFFFF
 LOST_COUNT = frozenset({OutOfOrderSequence.code, InvalidProducerEpoch.code})
 """What a server says that expects another number."""
-
-Watcher = Callable[[Delivery], Any]
-Told = list[tuple[Watcher, Delivery]]
-"""Whom to tell what, once the caller has no lock any more."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sending:
-    """How a producer gathers and sends."""
-
-    batch_bytes: int = 16 * KIB
-    linger_ms: int = 5
-    batch_bytes_max: int = BATCH_BYTES_MAX
-    buffer_bytes: int = BUFFER_BYTES
-    request_bytes_max: int = REQUEST_BYTES_MAX
-    delivery_timeout_ms: int = DELIVERY_TIMEOUT_MS
-    codec: Codec = Codec.NONE
-    level: int | None = None
-    acks: int = -1
-    idempotent: bool = True
-    """Number what is sent, so that the server stores it once however often it comes. Without acknowledgements there
-    is nothing to send again, and nothing to number."""
-
-    def __post_init__(self) -> None:
-        for name in ("batch_bytes", "batch_bytes_max", "buffer_bytes", "request_bytes_max", "delivery_timeout_ms"):
-            if getattr(self, name) < 1:
-                raise ConfigException(reason=f"{name} must be at least 1, not {getattr(self, name)}")
-        if self.linger_ms < 0 or self.acks not in (-1, 0, 1):
-            raise ConfigException(reason="linger_ms is 0 or more, and acks -1, 0 or 1")
-
-
-class SendOptions(TypedDict, total=False):
-    """How a producer gathers and sends; see `RivvenClient.producer`."""
-
-    batch_size: int
-    linger_ms: int
-    compression: str
-    compression_level: int | None
-    acks: int
-    buffer_bytes: int
-    batch_bytes_max: int
-    request_bytes_max: int
-    delivery_timeout_ms: int
-    idempotent: bool
-
-
-def sending(
-    batch_size: int = 16384,
-    linger_ms: int = 5,
-    compression: str = "none",
-    compression_level: int | None = None,
-    acks: int = -1,
-    buffer_bytes: int = BUFFER_BYTES,
-    batch_bytes_max: int = BATCH_BYTES_MAX,
-    request_bytes_max: int = REQUEST_BYTES_MAX,
-    delivery_timeout_ms: int = DELIVERY_TIMEOUT_MS,
-    idempotent: bool = True,
-) -> Sending:
-    return Sending(
-        batch_bytes=batch_size,
-        linger_ms=linger_ms,
-        batch_bytes_max=batch_bytes_max,
-        buffer_bytes=buffer_bytes,
-        request_bytes_max=request_bytes_max,
-        delivery_timeout_ms=delivery_timeout_ms,
-        codec=_codec(compression),
-        level=compression_level,
-        acks=acks,
-        idempotent=idempotent,
-    )
-
-
-def _codec(name: str) -> Codec:
-    try:
-        return Codec[name.upper()]
-    except KeyError:
-        names = ", ".join(codec.name.lower() for codec in Codec)
-        raise ConfigException(reason=f"no compression {name!r}; there are {names}") from None
-
-
-class Identity(NamedTuple):
-    """Who numbers the batches."""
-
-    producer_id: int
-    epoch: int
-    transactional: bool = False
-
-
-class Numbers(NamedTuple):
-    identity: Identity
-    base_sequence: int
-
-    def fields(self) -> dict[str, int]:
-        (producer_id, epoch, transactional), sequence = self
-        return {
-            "producer_id": producer_id,
-            "producer_epoch": epoch,
-            "base_sequence": sequence,
-            "transactional": transactional,
-        }
-
-
-class Batch:
-    """Records that travel together: as they were gathered until they are encoded for good."""
-
-    __slots__ = (
-        *("_written", "born_ms", "built", "count", "encoded", "numbers", "rows", "size_bytes", "tried", "watchers"),
-    )
-
-    def __init__(self, count: int, size_bytes: int, born_ms: int, watchers: list[tuple[int, int, Watcher]]) -> None:
-        self.count = count
-        self.size_bytes = size_bytes
-        self.born_ms = born_ms
-        self.watchers = watchers
-        """The place of the first record, how many, whom to tell. None of them: whoever waits for the whole batch."""
-        self.built: Built | None = None
-        self.rows: list[NewRecord] | None = None
-        self.encoded: bytearray | None = None
-        self.numbers: Numbers | None = None
-        self._written: Numbers | None = None
-        """The numbers that the encoded bytes have."""
-        self.tried = False
-        """Whether the server may have it already."""
-
-    def encode(self, codec: Codec, level: int | None) -> bytearray:
-        numbers = {} if self.numbers is None else self.numbers.fields()
-        if self.encoded is None:
-            if self.built is not None:
-                self.encoded = complete(self.built, codec=codec, level=level, **numbers)  # type: ignore[arg-type]
-            else:
-                assert self.rows is not None
-                self.encoded = encode(self.rows, codec=codec, level=level, **numbers)  # type: ignore[arg-type]
-            self.built = self.rows = None
-        elif self.numbers != self._written:
-            number(self.encoded, **numbers)  # type: ignore[arg-type]
-        self._written = self.numbers
-        return self.encoded
-
-    def records(self) -> list[NewRecord]:
-        if self.rows is not None:
-            return self.rows
-        encoded = self.encode(Codec.NONE, None)
-        return [(record.timestamp_ms, record.key, record.value, record.headers) for record in decode(encoded)]
-
-    def halves(self) -> list[Batch]:
-        rows = self.records()
-        middle = self.count // 2
-        halves = []
-        for first, last in ((0, middle), (middle, self.count)):
-            watchers = [
-                (max(place, first) - first, min(place + count, last) - max(place, first), watcher)
-                for place, count, watcher in self.watchers
-                if place < last and (place + count > first if count else place >= first)
-            ]
-            size_bytes = self.size_bytes * (last - first) // self.count
-            half = Batch(last - first, size_bytes, self.born_ms, watchers)
-            half.rows = rows[first:last]
-            halves.append(half)
-        halves[1].size_bytes = self.size_bytes - halves[0].size_bytes
-        return halves
-
-    def told(self, topic: str, partition: int, base_offset: int, error: RivvenError | None) -> Told:
-        return [
-            (watcher, Delivery(topic, partition, base_offset + place if error is None else -1, error, count))
-            for place, count, watcher in self.watchers
-        ]
-
-    @property
-    def watched(self) -> bool:
-        """Whether somebody hears of every single record."""
-        return sum(count for _, count, _ in self.watchers) == self.count
-
-
-class Lane:
-    """One partition's way out."""
-
-    __slots__ = (
-        *("backoff", "begun_ms", "builder", "counted_bytes", "identity", "next_sequence", "not_before_ms"),
-        *("one_by_one", "parcel", "partition", "ripe", "sealed", "watchers"),
-    )
-
-    def __init__(self, partition: int, backoff: Backoff) -> None:
-        self.partition = partition
-        self.backoff = backoff
-        self.builder = BatchBuilder()
-        """The open batch; its mark is the size from which on adding a record is more than writing it."""
-        self.watchers: list[tuple[int, int, Watcher]] = []
-        self.counted_bytes = 0
-        """How much of the open batch the outbox knows of."""
-        self.ripe = False
-        self.begun_ms = 0
-        self.sealed: deque[Batch] = deque()
-        self.parcel: Parcel | None = None
-        """What is under way."""
-        self.not_before_ms = 0
-        self.one_by_one = False
-        """One of several batches was refused for good: send them singly, to find out which."""
-        self.identity: Identity | None = None
-        self.next_sequence = 0
-
-    def identify(self, identity: Identity) -> None:
-        """Number what leaves from now on as somebody who has never written to this partition."""
-        self.identity, self.next_sequence = identity, 0
-
-    def number(self, batch: Batch) -> None:
-        if batch.numbers is None:
-            assert self.identity is not None
-            batch.numbers = Numbers(self.identity, self.next_sequence)
-            self.next_sequence = (self.next_sequence + batch.count) & SEQUENCE_MASK
-
-    def release(self, batch: Batch) -> None:
-        """The server does not have that batch, nor any behind it: the numbers from there on are free again."""
-        if batch.numbers is not None and batch.numbers.identity == self.identity:
-            self.next_sequence = batch.numbers.base_sequence
-            for later in self.sealed:
-                later.numbers = None
-
-
-class Parcel(NamedTuple):
-    """Batches of one partition in one request."""
-
-    lane: Lane
-    batches: list[Batch]
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(batch.size_bytes for batch in self.batches)
 
 
 class Unplaced(NamedTuple):
@@ -736,28 +490,3 @@ class Outbox:
 def _too_large(error: RivvenError) -> bool:
     code, word = error.facts.get("error"), word_of(str(error.facts.get("reason", "")))
     return code == BatchTooLarge.code or word in ("MESSAGE_TOO_LARGE", "RECORD_TOO_LARGE")
-
-
-def as_bytes(data: Any, name: str) -> bytes | None:
-    """The bytes of whatever is like bytes."""
-    if data is None or type(data) is bytes:
-        return data
-    if isinstance(data, (bytes, bytearray, memoryview)):
-        return bytes(data)
-    raise SerializationException(reason=f"a {name} is bytes or None, not {type(data).__name__}; encode it first")
-
-
-def checked_headers(headers: Iterable[Sequence[Any]]) -> tuple[Headers, int]:
-    """Headers as the encoder wants them, and the bytes they take at most."""
-    pairs: list[tuple[str, bytes | None]] = []
-    size_bytes = 0
-    for pair in headers:
-        if not isinstance(pair, tuple | list) or len(pair) != 2:
-            raise SerializationException(reason=f"headers are pairs of a name and bytes, not {pair!r:.40}")
-        name, value = pair
-        if not isinstance(name, str):
-            raise SerializationException(reason=f"a header's name is text, not {type(name).__name__}")
-        held = as_bytes(value, "header's value")
-        pairs.append((name, held))
-        size_bytes += len(name.encode()) + len(held or b"") + HEADER_OVERHEAD_BYTES
-    return tuple(pairs), size_bytes

@@ -22,8 +22,10 @@ from rivven.wire import responses as tell
 
 from . import arrow
 from .failures import Closed, ConfigException, SerializationException, ServerException, coded_error, failure
-from .outbox import Batch, Identity, Outbox, Parcel, Sending, Told
+from .lane import Batch, Identity, Parcel, Told
+from .outbox import Outbox
 from .retry import Backoff
+from .sending import Sending
 from .shell import Channel, Cluster, Connection, Timer, gone, monotonic_ms
 from .values import Delivery, Headers, OnDelivery, as_number
 

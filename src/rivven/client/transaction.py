@@ -31,8 +31,9 @@ from .failures import (
     TransactionClosed,
 )
 from .group_consumer import GroupConsumer
-from .outbox import DELIVERY_TIMEOUT_MS, Identity, SendOptions, sending
+from .lane import Identity
 from .producer import Producer
+from .sending import DELIVERY_TIMEOUT_MS, SendOptions, sending
 from .shell import Channel, Cluster
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable, Sequence
 from operator import index
 from typing import Any, NamedTuple
 
@@ -11,9 +11,10 @@ import msgspec
 from rivven.errors import RivvenError
 from rivven.model import TopicPartition
 
-from .failures import ConfigException
+from .failures import ConfigException, SerializationException
 
 Headers = tuple[tuple[str, bytes | None], ...]
+HEADER_OVERHEAD_BYTES = 12
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
@@ -207,3 +208,28 @@ def as_number(number: Any, name: str) -> int:
         return index(number)
     except TypeError:
         raise ConfigException(reason=f"{name} is a number, not {number!r:.40}") from None
+
+
+def as_bytes(data: Any, name: str) -> bytes | None:
+    """The bytes of whatever is like bytes."""
+    if data is None or type(data) is bytes:
+        return data
+    if isinstance(data, (bytes, bytearray, memoryview)):
+        return bytes(data)
+    raise SerializationException(reason=f"a {name} is bytes or None, not {type(data).__name__}; encode it first")
+
+
+def checked_headers(headers: Iterable[Sequence[Any]]) -> tuple[Headers, int]:
+    """Headers as the encoder wants them, and the bytes they take at most."""
+    pairs: list[tuple[str, bytes | None]] = []
+    size_bytes = 0
+    for pair in headers:
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise SerializationException(reason=f"headers are pairs of a name and bytes, not {pair!r:.40}")
+        name, value = pair
+        if not isinstance(name, str):
+            raise SerializationException(reason=f"a header's name is text, not {type(name).__name__}")
+        held = as_bytes(value, "header's value")
+        pairs.append((name, held))
+        size_bytes += len(name.encode()) + len(held or b"") + HEADER_OVERHEAD_BYTES
+    return tuple(pairs), size_bytes
