@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 from rivven.errors import RivvenError
 from rivven.record import batches_of
-from rivven.wire import Capability, Request, Response
+from rivven.wire import Capability, Response
 from rivven.wire import requests as ask
 from rivven.wire import responses as tell
 
 from . import arrow
-from .failures import Closed, ConfigException, SerializationException, ServerException, coded_error, failure
+from .deliveries import Collected, keep, resolve
+from .exchange import check_old, old_request, outcomes, request_for
+from .failures import Closed, ConfigException, SerializationException, ServerException
 from .lane import Batch, Identity, Parcel, Told
 from .outbox import Outbox
 from .retry import Backoff
@@ -41,8 +43,6 @@ IN_FLIGHT_MAX = 5
 """Requests under way at a time; each partition has one at most."""
 METADATA_MS = 300_000
 """How often a producer asks whether its topic has more partitions."""
-LIST_MAX = 10_000
-"""Records in one request of the protocol's first version."""
 
 
 class Producer:
@@ -194,12 +194,12 @@ class Producer:
 
     async def send_batch(self, messages: Iterable[tuple[bytes | None, bytes | None]]) -> list[int]:
         """Send (value, key) pairs and wait for all; their offsets. If any failed, the first error is raised."""
-        collected = _Collected(self._loop)
+        collected = Collected(self._loop)
         offsets: list[int] = []
         for value, key in messages:
             await self._ready_for(None)
             offsets.append(-1)
-            watcher = partial(_keep, offsets, len(offsets) - 1, collected)
+            watcher = partial(keep, offsets, len(offsets) - 1, collected)
             collected.expected += 1
             with self._guard:
                 self._outbox.add(value, key, None, (), time_ns() // 1_000_000, watcher)
@@ -267,7 +267,7 @@ class Producer:
             partition=partition,
             headers=headers,
             timestamp_ms=timestamp_ms,
-            on_delivery=partial(_resolve, delivered),
+            on_delivery=partial(resolve, delivered),
         )
         return delivered
 
@@ -278,7 +278,7 @@ class Producer:
         one. Without it or the argument rows go by their keys. No Python object is made for a row; keys are hashed
         once for each distinct one.
         """
-        collected = _Collected(self._loop)
+        collected = Collected(self._loop)
         collected.expected = table.num_rows
         await self.put_arrow(table, partition=partition, on_delivery=collected.add)
         await collected.wait()
@@ -356,7 +356,7 @@ class Producer:
         """
         while self._outbox.unplaced and not self._closed:
             await self._progress()
-        collected = _Collected(self._loop)
+        collected = Collected(self._loop)
         with self._guard:
             collected.expected = self._outbox.watch_all(collected.count_one)
         self._wake()
@@ -428,8 +428,11 @@ class Producer:
         parcels = [parcel for parcel in parcels if self._encode(parcel, connection.capabilities)]
         if not parcels:
             return
+        timeout_ms = self._channel.cluster.options.request_timeout_ms
+        name = None if self._attempt is None else self._attempt.name
         try:
-            connection.submit(self._request(parcels, connection.capabilities), partial(self._answered, parcels))
+            request = request_for(self._topic, parcels, connection.capabilities, self._sending.acks, timeout_ms, name)
+            connection.submit(request, partial(self._answered, parcels))
         except RivvenError as error:
             self._in_flight += 1
             self._answered(parcels, error)
@@ -443,7 +446,7 @@ class Producer:
                 if capabilities & Capability.BATCHES:
                     batch.encode(self._sending.codec, self._sending.level)
                 else:
-                    _check_old(batch, capabilities)
+                    check_old(batch, capabilities)
             except (RivvenError, ValueError, TypeError, OverflowError) as failed:
                 with self._guard:
                     if isinstance(failed, ServerException):
@@ -455,26 +458,13 @@ class Producer:
                 return False
         return True
 
-    def _request(self, parcels: list[Parcel], capabilities: Capability) -> Request:
-        if not capabilities & Capability.BATCHES:
-            ((lane, (batch,)),) = parcels
-            return _old_request(self._topic, lane.partition, batch, capabilities)
-        parts = []
-        for lane, batches in parcels:
-            encoded = tuple(batch.encoded for batch in batches if batch.encoded is not None)
-            parts.append(ask.PartitionBatches(lane.partition, encoded if len(encoded) > 1 else encoded[0]))
-        timeout_ms = self._channel.cluster.options.request_timeout_ms
-        topics = (ask.TopicBatches(self._topic, tuple(parts)),)
-        name = None if self._attempt is None else self._attempt.name
-        return ask.ProduceBatches(self._sending.acks, timeout_ms, topics, name)
-
     def _answered(self, parcels: list[Parcel], result: Response | RivvenError) -> None:
         self._in_flight -= 1
         told: Told = []
         with self._guard:
-            outcomes = _outcomes(result)
+            outcome_of = outcomes(result)
             for parcel in parcels:
-                outcome = outcomes(parcel.lane.partition)
+                outcome = outcome_of(parcel.lane.partition)
                 if isinstance(outcome, RivvenError):
                     told += self._outbox.refused(parcel, outcome)
                 else:
@@ -548,8 +538,8 @@ class Producer:
         first = self._outbox.unplaced[0]
         batch = Batch(1, first.size_bytes, first.born_ms, [])
         batch.rows = [first.row]
-        _check_old(batch, connection.capabilities)
-        request = _old_request(self._topic, first.partition, batch, connection.capabilities)
+        check_old(batch, connection.capabilities)
+        request = old_request(self._topic, first.partition, batch, connection.capabilities)
         answer = await self._channel.ask(request, tell.PublishedBatch)
         with self._guard:
             told = self._outbox.placed_first(answer.partition, answer.base_offset, None)
@@ -568,99 +558,3 @@ class Producer:
     def _place(self, partitions: int) -> Told:
         with self._guard:
             return self._outbox.place(partitions)
-
-
-class _Collected:
-    """Waits for so many deliveries."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.expected = 0
-        self.deliveries: list[Delivery] = []
-        self._settled = 0
-        self._done: asyncio.Future[None] = loop.create_future()
-        self._error: RivvenError | None = None
-
-    def add(self, delivery: Delivery) -> None:
-        self.deliveries.append(delivery)
-        self.count(delivery, delivery.count)
-
-    def count_one(self, _: Delivery) -> None:
-        self.count(None, 1)
-
-    def count(self, delivery: Delivery | None, count: int) -> None:
-        self._settled += count
-        if delivery is not None and delivery.error is not None:
-            self._error = self._error or delivery.error
-        self._look()
-
-    def _look(self) -> None:
-        if self._settled >= self.expected and not self._done.done():
-            self._done.set_result(None)
-
-    async def settled(self) -> None:
-        if self._settled < self.expected:
-            if self._done.done():
-                self._done = self._done.get_loop().create_future()
-            await self._done
-
-    async def wait(self) -> None:
-        await self.settled()
-        if self._error is not None:
-            raise self._error
-
-
-def _keep(offsets: list[int], place: int, collected: _Collected, delivery: Delivery) -> None:
-    offsets[place] = delivery.offset
-    collected.count(delivery, 1)
-
-
-def _resolve(delivered: asyncio.Future[int], delivery: Delivery) -> None:
-    if delivered.done():
-        return  # cancelled
-    if delivery.error is not None:
-        delivered.set_exception(delivery.error)
-    else:
-        delivered.set_result(delivery.offset)
-
-
-def _outcomes(result: Response | RivvenError) -> Callable[[int], int | RivvenError]:
-    """By partition: the first offset, or the error."""
-    if isinstance(result, RivvenError):
-        return lambda _: result
-    if isinstance(result, tell.PublishedBatch):
-        base_offset = result.base_offset
-        return lambda _: base_offset
-    if isinstance(result, tell.ProducedBatches):
-        missing = SerializationException(reason="the server left a partition out of its answer")
-        parts = {part.partition: part for topic in result.topics for part in topic.partitions}
-
-        def outcome(partition: int) -> int | RivvenError:
-            part = parts.get(partition)
-            if part is None:
-                return missing
-            return coded_error(part.error, part.error_message) if part.error else part.base_offset
-
-        return outcome
-    error = failure(result) or SerializationException(reason=f"{type(result).__name__} answers no produce request")
-    return lambda _: error
-
-
-def _check_old(batch: Batch, capabilities: Capability) -> None:
-    """Whether a server that takes no batches can take these records."""
-    if batch.count > LIST_MAX:
-        raise ServerException(reason=f"MESSAGE_TOO_LARGE: {batch.count} records in one request")
-    if capabilities & Capability.RECORDS:
-        return
-    if any(value is None or headers for _, _, value, headers in batch.records()):
-        raise SerializationException(reason="this server knows neither headers nor tombstones")
-
-
-def _old_request(topic: str, partition: int | None, batch: Batch, capabilities: Capability) -> Request:
-    rows = batch.records()
-    if capabilities & Capability.RECORDS:
-        records = tuple(
-            ask.NewRecord(key, value, tuple(ask.Header(name, held) for name, held in headers), timestamp_ms)
-            for timestamp_ms, key, value, headers in rows
-        )
-        return ask.PublishRecords(topic, partition, records)
-    return ask.PublishBatch(topic, partition, tuple(ask.BatchRecord(key, value or b"") for _, key, value, _ in rows))
