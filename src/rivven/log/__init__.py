@@ -6,6 +6,7 @@ from .compact import CleanReport
 from .config import KEYS, TopicConfig
 from .contents import FileContent, read_content
 from .document import Document
+from .finding import Finding, Severity, Tally
 from .log import Appended, Log
 from .lookup import KeyLookup, Match, check_offset, find_offset, find_timestamp
 from .offline import (
@@ -27,7 +28,7 @@ from .store import Store, StoreConfig
 from .topics import Topic, check_name
 from .transactions import Aborted
 from .upkeep import Cleaned, Rebuilt, Sizes, Wanted, clean_log, plan_cleaning, rebuild_indexes
-from .verify import Finding, Severity, Tally, Verification
+from .verify import Verification
 from .wal import WalStats
 
 __all__ = [
