@@ -226,6 +226,57 @@ sinks:
     assert (tmp_path / "state" / "learned" / "sinks" / "out" / "columns.json").exists()
 
 
+SINK_OF_NEW_RECORDS = """
+sinks:
+  out:
+    connector: file
+    topics: [{topic}]
+    consumer_group: readers-of-new-records
+    trigger: 100ms
+    config: {{path: "{path}/out", format: jsonl}}
+"""
+
+
+def lines_in(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for file in sorted(path.glob("*.jsonl")) for line in file.read_text().splitlines()]
+
+
+def test_a_sink_of_new_records_reads_what_the_first_run_brings(
+    spark: SparkSession, servers: str, client: blocking.RivvenClient, tmp_path: Path
+) -> None:
+    client.create_topic("made-now", 2)
+    with client.producer("made-now") as producer:
+        producer.send(b'{"sequence": -1}')
+    text = f"""
+broker: {{bootstrap_servers: ["{servers}"]}}
+sources:
+  numbers:
+    connector: datagen
+    topic: made-now
+    envelope: plain
+    config: {{pattern: sequence, events_per_second: 0, max_events: 10, include_timestamp: false}}
+""" + SINK_OF_NEW_RECORDS.format(topic="made-now", path=tmp_path)
+    works = run_once(spark, tmp_path, text)
+    assert {work.state for work in works.values()} == {"done"}
+    assert sorted(line["sequence"] for line in lines_in(tmp_path / "out")) == list(range(10))
+
+
+def test_a_sink_of_new_records_reads_the_first_after_it_has_waited_for_some(
+    spark: SparkSession, servers: str, client: blocking.RivvenClient, tmp_path: Path
+) -> None:
+    text = f'broker: {{bootstrap_servers: ["{servers}"]}}'
+    text += SINK_OF_NEW_RECORDS.format(topic="empty-at-first", path=tmp_path)
+    assert run_once(spark, tmp_path, text)["out"].state == "done"
+    with client.producer("empty-at-first") as producer:
+        producer.send(b'{"id": 1}')
+    client.create_partitions("empty-at-first", 2)
+    with client.producer("empty-at-first") as producer:
+        producer.send_to_partition(b'{"id": 2}', 1)
+    assert run_once(spark, tmp_path, text)["out"].progress.rows == 2
+    assert sorted(line["id"] for line in lines_in(tmp_path / "out")) == [1, 2]
+    assert run_once(spark, tmp_path, text)["out"].progress.rows == 0
+
+
 def test_files_are_read_and_lines_that_cannot_be_become_letters(
     spark: SparkSession, servers: str, client: blocking.RivvenClient, tmp_path: Path
 ) -> None:

@@ -286,7 +286,9 @@ class SinkEntry(_NamesSink, _Entry):
     topics: list[str] = setting("The topics to read.", least=1, check=_topics)
     consumer_group: str = setting("The group under which its progress is published.", least=1)
     start_offset: str | Since = setting(
-        "Where it begins the first time: earliest, latest, or a time.", default="latest", check=_start
+        "Where it begins: earliest, a time, or latest: with what comes after it was first run.",
+        default="latest",
+        check=_start,
     )
     rate_limit: SinkRate = setting("How fast it may be.", factory=SinkRate)
     offset_commit_interval: int = setting(

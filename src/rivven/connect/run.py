@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 from rivven.client import blocking
 from rivven.errors import RivvenError
 
-from . import records, topics
+from . import records, starts, topics
 from .bridge import start_to_topic
 from .config import ConnectConfig, PipelineEntry, SinkEntry, SourceEntry, Step
 from .plan import QueryPlan, topics_of
@@ -133,7 +133,11 @@ class Runner:
             return []
         assert self._config.broker is not None, "the file was checked"
         self._client = topics.connect(self._config.broker)
-        return topics.ensure(self._client, self._config, plans)
+        made = topics.ensure(self._client, self._config, plans)
+        for plan in plans:
+            if isinstance(plan.entry, SinkEntry) and plan.entry.start_offset == "latest":
+                starts.keep(self._state, self._client, plan)
+        return made
 
     @property
     def connected(self) -> bool:
@@ -335,7 +339,10 @@ class Runner:
         options = topics.spark_options(self._config.broker) | {"subscribe": ",".join(entry.topics)}
         if not isinstance(entry.start_offset, str):
             options["startingTimestamp"] = entry.start_offset.timestamp
-        elif entry.start_offset in ("earliest", "latest"):
+        elif entry.start_offset == "latest":
+            assert self._client is not None, "prepare() has connected"
+            options["startingOffsets"] = starts.offsets(self._state, self._client, plan)
+        elif entry.start_offset == "earliest":
             options["startingOffsets"] = entry.start_offset
         else:
             options["startingTimestamp"] = entry.start_offset

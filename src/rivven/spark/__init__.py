@@ -1,6 +1,7 @@
 """Topics as the Spark format `rivven`: read and written, in batches and in streams, exactly once."""
 
 from . import classes
+from .fetching import bounds_of
 from .java import java_home
 from .options import Writing, writing_of
 from .planning import DataLost
@@ -17,6 +18,7 @@ __all__ = [
     "Writing",
     "Written",
     "ask",
+    "bounds_of",
     "classes",
     "decide",
     "give_up",

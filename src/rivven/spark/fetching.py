@@ -108,6 +108,13 @@ class Fetcher:
         return self._consumer.bounds()
 
 
+def bounds_of(client: blocking.RivvenClient, topic: str) -> dict[int, Bounds]:
+    """The bounds of a topic's partitions now."""
+    _, count = client.get_metadata(topic)
+    with Fetcher(client, topic, range(count), NOWHERE, committed=True) as fetcher:
+        return fetcher.ask_bounds()
+
+
 class Near:
     """A partition in the broker's own files, if they are within reach. What they do not give, the broker does."""
 
