@@ -205,9 +205,9 @@ def from_topic(frame: DataFrame, envelope: Envelope, data: StructType) -> DataFr
     if envelope == "event":
         columns += [F.col(f"__read.{name}").alias(f"__{name}") for name in ("event_type", "stream", "namespace")]
     about = [F.col(name).alias(title) for name, title in ABOUT.items()]
-    return read.select(
-        *columns, *about, F.col("__read.__corrupt").alias("__corrupt"), F.col("value").alias("__value")
-    )
+    told, text = F.col("__read.__corrupt"), F.col("value").cast("string")
+    corrupt = F.when(F.col("__read").isNull(), text).otherwise(told)  # of an empty text Spark says nothing
+    return read.select(*columns, *about, corrupt.alias("__corrupt"), F.col("value").alias("__value"))
 
 
 def refused(frame: DataFrame) -> DataFrame:
