@@ -118,7 +118,96 @@ def test_what_could_not_be_read_becomes_a_letter_with_its_text_and_the_rest_goes
     assert (told[0]["original_topic"], told[0]["error"]) == ("", "the record cannot be read")
 
 
+def test_what_a_transform_refused_becomes_a_letter_with_the_row_as_it_is() -> None:
+    letters = Letters("copy", "dead")
+    why = pa.array([b"id: '\xff' is no int"], pa.binary()).view(pa.string())
+    mark = pa.StructArray.from_arrays([pa.array(["orders"]), pa.array([b"k"]), why], ["topic", "key", "error"])
+    bad = {"id": pa.nulls(1, pa.int64()), "name": ["x"], "__offset": [7], "__corrupt": ["bad"], "__refused": mark}
+    assert list(letters.readable(iter([pa.RecordBatch.from_pydict(bad)]))) == []
+    ((key, letter),) = letters_of(letters)
+    letters.close()
+    assert (key, letter["original_topic"], letter["error"]) == (b"k", "orders", "id: '\ufffd' is no int")
+    assert json.loads(base64.b64decode(letter["payload_b64"])) == {"id": None, "name": "x"}
+
+
 # Through Spark
+
+
+CAST = """
+    transforms:
+      - {{type: mask, config: {{fields: [name]}}}}
+      - {{type: cast, config: {{specs: {{id: int, amount: "decimal(6,2)"}}}}}}
+      - {{type: filter, config: {{where: amount > 1}}}}
+      - {{type: drop, config: {{fields: [name]}}}}
+    dead_letter_topic: {topic}-dead
+"""
+BAD_CASTS = [("1", "2.5", "ann"), ("2", "two", "bob"), ("x", "3", "cy"), ("4", "0.5", "di"), ("5", "12345", "ed")]
+
+
+def letters_in(client: blocking.RivvenClient, topic: str) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+    """By the error: the letter and its payload."""
+    from pipelines import records
+
+    found = [json.loads(each.value) for each in records(client, topic)]
+    return {each["error"]: (each, json.loads(base64.b64decode(each["payload_b64"]))) for each in found}
+
+
+@pytest.mark.parametrize("sort", ["sources", "pipelines"])
+def test_a_record_that_cannot_be_cast_becomes_a_letter_and_the_others_go_on(
+    spark: SparkSession, servers: str, client: blocking.RivvenClient, tmp_path: Path, sort: str
+) -> None:
+    from pipelines import records, run_once
+
+    topic = f"cast-{sort}"
+    (tmp_path / "in.csv").write_text("id,amount,name\n" + "".join(",".join(row) + "\n" for row in BAD_CASTS))
+    source = f'{{path: "{tmp_path}/in.csv", schema: "id STRING, amount STRING, name STRING", watch: false}}'
+    if sort == "sources":
+        entry = f"    connector: file\n    config: {source}\n    topic: {topic}\n    envelope: plain"
+    else:
+        entry = f"    source: {{connector: file, config: {source}}}\n"
+        entry += f"    sink: {{connector: topic, config: {{topic: {topic}, envelope: plain}}}}"
+    head = f'broker: {{bootstrap_servers: ["{servers}"]}}\n{sort}:\n  shop:\n'
+    works = run_once(spark, tmp_path, head + entry + CAST.format(topic=topic))
+    assert [(work.state, work.error) for work in works.values()] == [("done", "")]
+    assert [json.loads(each.value) for each in records(client, topic)] == [{"id": 1, "amount": 2.5}]
+    found = letters_in(client, f"{topic}-dead")
+    assert {error: payload for error, (_, payload) in found.items()} == {
+        "a record: amount: 'two' is no decimal(6,2)": {"id": 2, "amount": None},
+        "a record: id: 'x' is no int": {"id": None, "amount": 3.0},
+        "a record: amount: '12345' is no decimal(6,2)": {"id": 5, "amount": None},
+    }
+
+
+def test_a_sink_says_which_record_could_not_be_cast(
+    spark: SparkSession, servers: str, client: blocking.RivvenClient, tmp_path: Path
+) -> None:
+    from pipelines import run_once
+
+    client.create_topic("cast-sink", 1)
+    with client.producer("cast-sink") as producer:
+        for id_, amount, name in BAD_CASTS:
+            producer.send(json.dumps({"id": id_, "amount": amount, "name": name}).encode(), key=name.encode())
+    text = f"""
+broker: {{bootstrap_servers: ["{servers}"]}}
+sinks:
+  out:
+    connector: file
+    topics: [cast-sink]
+    consumer_group: casters
+    start_offset: earliest
+    config: {{path: "{tmp_path}/out", format: jsonl}}
+""" + CAST.format(topic="cast-sink")
+    works = run_once(spark, tmp_path, text)
+    assert {(work.state, work.error) for work in works.values()} == {("done", "")}
+    lines = [line for file in (tmp_path / "out").glob("*.jsonl") for line in file.read_text().splitlines()]
+    assert list(map(json.loads, lines)) == [{"id": 1, "amount": 2.5}]
+    found = letters_in(client, "cast-sink-dead")
+    letter, payload = found[
+        "the record at offset 1 of partition 0 of topic cast-sink: amount: 'two' is no decimal(6,2)"
+    ]
+    assert payload == {"id": 2, "amount": None}
+    assert (letter["original_topic"], letter["connector_name"]) == ("cast-sink", "out")
+    assert len(found) == 3
 
 
 def test_a_pipeline_puts_aside_what_it_cannot_read_and_what_its_sink_refuses_once(

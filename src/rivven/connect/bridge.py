@@ -31,7 +31,7 @@ from pyspark.sql.types import StructType
 from rivven.spark import Writing, Written, decide, give_up, write_rows, writing_of
 
 from .refusals import Letters
-from .sdk import ArrowSink, ArrowSource, Batch, Launch, Position, Task
+from .sdk import ASIDE, ArrowSink, ArrowSource, Batch, Launch, Position, Task
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -224,7 +224,7 @@ def _owner(spark: SparkSession, kept: str) -> str:
 def start_writing(sink: ArrowSink[Any], frame: DataFrame, launch: Launch) -> StreamingQuery:
     """Start the query that writes a frame to an ArrowSink."""
     name = _format_name("sink", launch)
-    sink.prepare(to_arrow_schema(frame.drop("__corrupt").schema, timezone="UTC"))
+    sink.prepare(to_arrow_schema(frame.drop(*ASIDE).schema, timezone="UTC"))
     letterbox = None
     if launch.dead_letter_topic is not None:
         letterbox = Letterbox(launch.name, launch.dead_letter_topic, writing_of(launch.broker))

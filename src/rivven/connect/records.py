@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Literal
 
 from .infer import columns_of, is_event, parsed
 from .refusals import PAYLOAD_BYTES_MAX
-from .transforms.columns import data_columns, quoted
+from .sdk import ASIDE
+from .transforms.columns import data_columns, place_of, quoted
 from .transforms.routing import key_of
 
 if TYPE_CHECKING:
@@ -43,8 +44,8 @@ def to_topic(
 ) -> DataFrame:
     """The columns that the format `rivven` writes, from a source's columns.
 
-    What could not be read, and what is too large for the topic, becomes a letter; without a topic for those the
-    query ends.
+    What could not be read or used, and what is too large for the topic, becomes a letter; without a topic for those
+    the query ends.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -75,7 +76,7 @@ def to_topic(
     made = frame.select(*[F.col(name) for name in _spare(have)], *[each.alias(at) for at, each in columns.items()])
     size = F.octet_length("value") + F.coalesce(F.octet_length("key"), F.lit(0))
     large = size > F.lit(record_bytes_max)
-    place = _place(have)
+    place = place_of(have)
     words = [place, F.lit(": it has "), size.cast("string"), F.lit(f" bytes, and the topic takes {record_bytes_max}")]
     complaint = F.concat(*words)
     if dead_letter_topic is None:
@@ -90,24 +91,17 @@ def to_topic(
         if "__corrupt" in have:
             text = F.col("__corrupt").cast("binary")
             letter = letter_of(F.lit(""), name, text, F.lit("the record cannot be read"))
+            if "__refused" in have:
+                mark = F.col("__refused")
+                told = letter_of(mark["topic"], name, F.col("value"), mark["error"])
+                letter = F.when(mark.isNotNull(), told).otherwise(letter)
             shaped = _or_letter(shaped, F.col("__corrupt").isNotNull(), letter, dead_letter_topic)
     return made.select(*[column.alias(title) for title, column in shaped.items()])
 
 
 def _spare(have: set[str]) -> list[str]:
     """What a letter has to say besides the record."""
-    return [name for name in ("__topic", "__origin", "__partition", "__offset", "__corrupt") if name in have]
-
-
-def _place(have: set[str]) -> Column:
-    """Where a record comes from, in words."""
-    from pyspark.sql import functions as F  # noqa: N812
-
-    topic = next((each for each in ("__origin", "__topic") if each in have), None)
-    if topic is None or not {"__partition", "__offset"} <= have:
-        return F.lit("a record")
-    form = "the record at offset %d of partition %d of topic %s"
-    return F.format_string(form, F.col("__offset"), F.col("__partition"), F.col(topic))
+    return [name for name in ("__topic", "__origin", "__partition", "__offset", *ASIDE) if name in have]
 
 
 def _or_letter(columns: dict[str, Column], bad: Column, letter: Column, dead_letter_topic: str) -> dict[str, Column]:
@@ -232,7 +226,7 @@ def readable(frame: DataFrame) -> DataFrame:
 
 
 def read_alone(frame: DataFrame, transform: str) -> DataFrame:
-    """The frame without a way to tell what could not be read, the first of which ends the query."""
+    """The frame without a way to tell what could not be read or used, the first of which ends the query."""
     from pyspark.sql import functions as F  # noqa: N812
 
     complaint = F.concat(
@@ -241,7 +235,7 @@ def read_alone(frame: DataFrame, transform: str) -> DataFrame:
         F.substring(F.col("__corrupt"), 1, 200),
     )
     checked = F.when(F.col("__corrupt").isNull(), F.lit(True)).otherwise(F.raise_error(complaint).cast("boolean"))
-    return frame.filter(checked).drop("__corrupt")
+    return frame.filter(checked).drop(*ASIDE)
 
 
 def letters(frame: DataFrame, name: str, topic: str) -> DataFrame:

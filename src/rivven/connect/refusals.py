@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 POSITION = ("__topic", "__origin", "__partition", "__offset")
 """The columns that say where a record comes from: what a sink that refuses rows wants to know of each. `__origin` is
 there only if `__topic` may be the topic that the record goes to, since a router has set it."""
+REFUSAL = ("topic", "key", "error")
+"""What `__refused` has: the topic that the record comes from, its key, and what is wrong with it."""
 PAYLOAD_BYTES_MAX = (MESSAGE_BYTES_DEFAULT - 64 * KIB) // 4 * 3
 """What of a row goes into its letter, so that the letter, in base64, fits into a topic."""
 KEY_BYTES_MAX = 16 * KIB
@@ -77,29 +79,43 @@ class Letters:
         self.count = 0
 
     def refuse(self, rows: pa.RecordBatch, reason: str) -> None:
-        from .sdk import RESERVED
-
         for place in range(rows.num_rows):
             row = rows.slice(place, 1)
-            payload = row_json(row.drop_columns([name for name in row.schema.names if name in RESERVED]))
-            self._add(_key(row), origin_of(row), payload, f"{place_of(row)}: {_cut(reason)}")
+            self._add(_key(row), origin_of(row), _payload(row), f"{place_of(row)}: {_cut(reason)}")
 
     def readable(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The rows that could be read, without `__corrupt`. The others become letters, with the text that it has."""
-        import pyarrow as pa
+        """The rows that could be read and used, without what is said of the others, which become letters."""
         import pyarrow.compute as pc
+
+        from .sdk import ASIDE
 
         for batch in batches:
             if "__corrupt" not in batch.schema.names:
                 yield batch
                 continue
-            texts, read = batch.column("__corrupt"), batch.drop_columns(["__corrupt"])
+            texts = batch.column("__corrupt")
+            read = batch.drop_columns([name for name in ASIDE if name in batch.schema.names])
             if texts.null_count < batch.num_rows:
-                for text in texts.drop_null().cast(pa.binary()):
-                    self._add(None, "", text.as_py(), "the record cannot be read")
+                self._put_aside(batch.filter(pc.is_valid(texts)))
                 read = read.filter(pc.is_null(texts))
             if read.num_rows:
                 yield read
+
+    def _put_aside(self, rows: pa.RecordBatch) -> None:
+        """Letters for rows with a `__corrupt`: with that text as it was, or, if a transform refused the row, with the
+        row as it has become."""
+        import pyarrow as pa
+
+        texts = rows.column("__corrupt").cast(pa.binary())
+        refused: Any = rows.column("__refused") if "__refused" in rows.schema.names else pa.nulls(rows.num_rows)
+        for place in range(rows.num_rows):
+            if not refused[place].is_valid:
+                self._add(None, "", texts[place].as_py(), "the record cannot be read")
+                continue
+            mark = pa.RecordBatch.from_struct_array(refused.slice(place, 1))
+            topic, key, error = (_value(mark.column(name)) for name in REFUSAL)
+            words = error if isinstance(error, str) else error.decode(errors="replace")
+            self._add(key, str(topic), _payload(rows.slice(place, 1)), words)
 
     def _add(self, key: bytes | None, topic: str, payload: bytes, error: str) -> None:
         import msgspec
@@ -159,6 +175,13 @@ def _key(row: pa.RecordBatch) -> bytes | None:
     value = _value(row.column("__key"))
     key = value.encode(errors="surrogateescape") if isinstance(value, str) else value
     return key if isinstance(key, bytes) and len(key) <= KEY_BYTES_MAX else None
+
+
+def _payload(row: pa.RecordBatch) -> bytes:
+    """What a letter has of a row: its data, without what speaks about it."""
+    from .sdk import RESERVED
+
+    return row_json(row.drop_columns([name for name in row.schema.names if name in RESERVED]))
 
 
 def row_json(row: pa.RecordBatch) -> bytes:

@@ -27,7 +27,7 @@ from .bridge import start_to_topic
 from .config import ConnectConfig, PipelineEntry, SinkEntry, SourceEntry, Step
 from .plan import QueryPlan, topics_of
 from .progress import Progress
-from .sdk import RESERVED, OutputMode, Sink, Transform
+from .sdk import ASIDE, RESERVED, OutputMode, Sink, Transform
 from .state import StateDirectory
 from .transforms.columns import NoSuchColumn, data_columns, quoted, split
 from .transforms.routing import apply_where
@@ -267,7 +267,8 @@ class Runner:
         source = entry.make()
         dead = entry.dead_letter_topic
         launch = self._launched(plan, entry.rate_limit.events_per_second, dead_letter_topic=dead)
-        frame = changed(source.frame(self._spark, launch), entry.transforms, f"sources.{plan.name}")
+        given = ready_to_refuse(source.frame(self._spark, launch), entry.transforms, dead)
+        frame = changed(given, entry.transforms, f"sources.{plan.name}")
         if not data_columns(frame):
             raise CannotRun(text="no column of the record is left to write; drop fewer")
         for key in entry.key:
@@ -298,6 +299,7 @@ class Runner:
         source = entry.source.make().frame(self._spark, launch)
         if dead is not None:
             source = source.withColumn("__origin", F.lit(None).cast("string"))  # no topic, wherever a router sends it
+        source = ready_to_refuse(source, entry.transforms, dead)
         frame = changed(source, entry.transforms, f"pipelines.{plan.name}")
         return self._to_sink(frame, entry.sink.make(), launch, entry.transforms)
 
@@ -307,8 +309,11 @@ class Runner:
             frame = records.readable(frame) if entry.dead_letter_topic else records.refused(frame)
         if plan.topics_written or any(topics_of(step.make()) for step in entry.transforms):
             frame = frame.withColumn("__origin", F.col("__topic"))
+        sink = entry.make()
+        if sink.puts_aside:
+            frame = ready_to_refuse(frame, entry.transforms, entry.dead_letter_topic)
         frame = changed(frame, entry.transforms, f"sinks.{plan.name}")
-        return self._to_sink(frame, entry.make(), launch, entry.transforms)
+        return self._to_sink(frame, sink, launch, entry.transforms)
 
     def _to_sink(self, frame: DataFrame, sink: Sink[Any], launch: Launched, steps: Sequence[Step]) -> StreamingQuery:
         if launch.output_mode not in sink.output_modes:
@@ -319,11 +324,11 @@ class Runner:
         if sink.topics() and not any(topics_of(step.make()) for step in steps):
             frame = frame.drop("__topic")  # where a record came from is not where it goes; a router's word is
         data = data_columns(frame)
-        about = [name for name in frame.columns if name in sink.record_columns and name != "__corrupt"]
+        about = [name for name in frame.columns if name in sink.record_columns and name not in ASIDE]
         if not data and not (about and sink.record_columns == RESERVED):
             raise CannotRun(text="no column is left to write; drop fewer")
-        if "__corrupt" in frame.columns and launch.dead_letter_topic is not None:
-            about.append("__corrupt")
+        if launch.dead_letter_topic is not None:
+            about += [name for name in ASIDE if name in frame.columns]
         return sink.start(frame.select(*[quoted(name) for name in (*data, *about)]), launch)
 
     def _build_letters(self, plan: QueryPlan, entry: SinkEntry, frame: DataFrame) -> StreamingQuery:
@@ -406,6 +411,14 @@ class Runner:
         }
         rows = self._spark.read.format("rivven").options(**options).load().select(F.col("value")).collect()
         return [None if row[0] is None else bytes(row[0]) for row in rows]
+
+
+def ready_to_refuse(frame: DataFrame, steps: Sequence[Step], dead_letter_topic: str | None) -> DataFrame:
+    """The frame with a column for what is wrong with a record, if a transform may find something and there is a topic
+    for letters."""
+    if dead_letter_topic is None or "__corrupt" in frame.columns or not any(step.make().refuses for step in steps):
+        return frame
+    return frame.withColumn("__corrupt", F.lit(None).cast("string"))
 
 
 def changed(frame: DataFrame, steps: Sequence[Step], path: str) -> DataFrame:

@@ -23,7 +23,9 @@ Which base to take:
 The columns in RESERVED speak about the record and are no part of its data; a source may give them, a transform may
 set them, and a topic is written by them: `__key`, `__topic`, `__timestamp`, `__event_type` (record, insert, update,
 delete), `__stream`, `__namespace`, `__metadata` (a struct or a map). What comes from a topic has `__partition` and
-`__offset` as well, and `__origin` if `__topic` may have become the one that it goes to.
+`__offset` as well, and `__origin` if `__topic` may have become the one that it goes to. ASIDE are those of a record
+that is to become a dead letter: `__corrupt` is what could not be read, or what is wrong, and `__refused` where a
+record comes from that a transform cannot use, and why.
 """
 
 from __future__ import annotations
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 __all__ = [
+    "ASIDE",
     "POSITION",
     "RESERVED",
     "ArrowSink",
@@ -88,8 +91,10 @@ RESERVED = (
     "__namespace",
     "__metadata",
     "__corrupt",
+    "__refused",
 )
 """Columns that speak about the record."""
+ASIDE = ("__corrupt", "__refused")
 
 
 @dataclass(frozen=True, slots=True)
@@ -476,6 +481,11 @@ class Transform(Connector[S]):
     def apply(self, frame: DataFrame) -> DataFrame:
         """The changed frame. Columns in RESERVED speak about the record; leave them unless you mean them."""
         raise NotImplementedError
+
+    @property
+    def refuses(self) -> bool:
+        """Whether it may refuse records by `columns.refused`; if there is a topic for those, `__corrupt` is there."""
+        return False
 
     def columns(self) -> tuple[str, ...]:
         """The columns that must be there, for a clear error before the query starts; `a.b` is a field of a struct."""

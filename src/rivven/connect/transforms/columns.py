@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
+from rivven.connect.refusals import REFUSAL
 from rivven.connect.sdk import RESERVED
 from rivven.connect.settings import unknown
 
@@ -107,3 +108,30 @@ def kept(frame: DataFrame, names: Sequence[str]) -> DataFrame:
     for name in names:
         split(frame, name)
     return frame.select(*[quoted(name) for name in frame.columns if name in names or name in RESERVED])
+
+
+def place_of(have: Container[str]) -> Column:
+    """Where a record comes from, in words."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    topic = next((each for each in ("__origin", "__topic") if each in have), None)
+    if topic is None or "__partition" not in have or "__offset" not in have:
+        return F.lit("a record")
+    form = "the record at offset %d of partition %d of topic %s"
+    return F.format_string(form, F.col("__offset"), F.col("__partition"), F.col(topic))
+
+
+def refused(frame: DataFrame, complaint: Column) -> DataFrame:
+    """The frame with the records marked of which there is something to complain: they go on to become letters."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    topics = [F.col(name) for name in ("__origin", "__topic") if name in frame.columns]
+    key = F.col("__key") if "__key" in frame.columns else F.lit(None)
+    error = F.concat(place_of(frame.columns), F.lit(": "), complaint)
+    parts = [F.coalesce(*topics[:1], F.lit("")), key.cast("binary"), error]
+    mark = F.when(
+        complaint.isNotNull(), F.struct(*[part.alias(name) for part, name in zip(parts, REFUSAL, strict=True)])
+    )
+    before = [F.col("__refused")] if "__refused" in frame.columns else []
+    marks = {"__refused": F.coalesce(*before, mark), "__corrupt": F.coalesce(F.col("__corrupt"), complaint)}
+    return frame.withColumns(marks)

@@ -7,7 +7,19 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from rivven.connect.sdk import RESERVED, Secret, Settings, Transform, setting
 
-from .columns import about_columns, any_of, column, data_columns, dropped, kept, quoted, replaced, split, type_of
+from .columns import (
+    about_columns,
+    any_of,
+    column,
+    data_columns,
+    dropped,
+    kept,
+    quoted,
+    refused,
+    replaced,
+    split,
+    type_of,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -169,6 +181,10 @@ CASTS = {
 }
 
 
+VALUE_CHARS_MAX = 200
+"""What of a value that cannot be cast is shown."""
+
+
 def _cast_names(specs: dict[str, str]) -> str | None:
     for field, name in specs.items():
         if name.lower() not in CASTS and name != "json" and not name.lower().startswith("decimal"):
@@ -187,12 +203,21 @@ class Cast(Transform[CastSettings]):
     name = "cast"
     title = "Cast"
     summary = "Changes the types of fields."
-    docs = "The type `json` makes a text of a struct, an array or a map."
+    docs = """
+    The type `json` makes a text of a struct, an array or a map.
+
+    A value that cannot be cast stops the pipeline, or sends its record to the dead-letter topic if there is one: the
+    field is null in the letter's payload, and the error has the value. So mask what is secret before, not after.
+    """
     example = """
     transforms:
       - type: cast
         config: {specs: {amount: "decimal(12,2)", paid: boolean}}
     """
+
+    @property
+    def refuses(self) -> bool:
+        return self.settings.on_error == "fail"
 
     def columns(self) -> tuple[str, ...]:
         return tuple(self.settings.specs)
@@ -200,16 +225,32 @@ class Cast(Transform[CastSettings]):
     def apply(self, frame: DataFrame) -> DataFrame:
         from pyspark.sql import functions as F  # noqa: N812
 
-        for path, name in self.settings.specs.items():
-            old = column(frame, path)
-            if name == "json":
-                nested = type_of(frame, path).typeName() in ("struct", "array", "map")
-                new = F.to_json(old) if nested else old.cast("string")
-            else:
-                kind = CASTS.get(name.lower(), name)
-                new = old.cast(kind) if self.settings.on_error == "fail" else old.try_cast(kind)
-            frame = replaced(frame, path, new)
+        lenient = not self.refuses
+        if self.refuses and "__corrupt" in frame.columns:
+            lenient = True
+            frame = refused(frame, F.coalesce(*[self._complaint(frame, path) for path in self.settings.specs]))
+        for path in self.settings.specs:
+            frame = replaced(frame, path, self._cast(frame, path, lenient=lenient))
         return frame
+
+    def _cast(self, frame: DataFrame, path: str, *, lenient: bool) -> Column:
+        from pyspark.sql import functions as F  # noqa: N812
+
+        old, name = column(frame, path), self.settings.specs[path]
+        if name == "json":
+            nested = type_of(frame, path).typeName() in ("struct", "array", "map")
+            return F.to_json(old) if nested else old.cast("string")
+        kind = CASTS.get(name.lower(), name)
+        return old.try_cast(kind) if lenient else old.cast(kind)
+
+    def _complaint(self, frame: DataFrame, path: str) -> Column:
+        """What is wrong with a value that cannot be cast; null for all others."""
+        from pyspark.sql import functions as F  # noqa: N812
+
+        old = column(frame, path)
+        failed = old.isNotNull() & self._cast(frame, path, lenient=True).isNull()
+        shown = F.substring(old.cast("string"), 1, VALUE_CHARS_MAX)
+        return F.when(failed, F.concat(F.lit(f"{path}: '"), shown, F.lit(f"' is no {self.settings.specs[path]}")))
 
 
 # Insert
