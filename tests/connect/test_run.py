@@ -469,7 +469,8 @@ def test_the_command_runs_a_first_file_to_its_end_and_what_runs_later_adds_nothi
     assert len(parquet(tmp_path / "out" / "orders")) == len(rows)
 
 
-def test_the_command_runs_and_tells_how_it_is_until_it_is_stopped(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_command_runs_and_tells_how_it_is_until_it_is_stopped(tmp_path: Path, number: signal.Signals) -> None:
     from tables import TUNED
 
     (tmp_path / "connect.yaml").write_text(f"""
@@ -499,7 +500,7 @@ pipelines:
             assert (seen["name"], seen["status"]) == ("endless", "running")
             with urlopen(f"{address}/ready", timeout=10) as reply:
                 assert json.loads(reply.read()) == {"ready": True}
-            process.send_signal(signal.SIGTERM)
+            process.send_signal(number)
             said = process.stderr.read()
             assert process.wait(60) == 0, said
             assert re.match(r"✓ [\d,]+ rows in", said.splitlines()[-1]), said
@@ -525,6 +526,27 @@ def test_ctrl_c_while_spark_starts_ends_without_a_word(tmp_path: Path) -> None:
         finally:
             process.kill()
     assert (process.returncode, out, err) == (130, "", "")
+
+
+def test_ctrl_c_while_the_broker_is_away_does_not_wait_for_the_next_try(tmp_path: Path) -> None:
+    retry = "{retry: {initial_backoff_ms: 3600000, max_backoff_ms: 3600000}}"
+    (tmp_path / "connect.yaml").write_text(f"""
+broker: {{bootstrap_servers: ["127.0.0.1:1"]}}
+settings: {retry}
+sources:
+  numbers: {{connector: datagen, topic: numbers}}
+""")
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)} | QUICK_JAVA
+    with subprocess.Popen(command_of(), cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        try:
+            assert process.stderr.readline().startswith("no broker yet, again in 3,600,000 ms")
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=PATIENCE_S)
+        finally:
+            process.kill()
+    assert process.returncode == 0
+    assert re.fullmatch(r"numbers: new, 0 rows\n✓ 0 rows in \d+\.\d s\n", err), err
 
 
 STREAMING = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: boom SQLSTATE: XXKST

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 WELL, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
 STEP_S = 0.25
+STOPPING = (signal.SIGINT, signal.SIGTERM)
 DEFAULT_FILE = "connect.yaml"
 DEFAULT_URL = "http://127.0.0.1:8083"
 
@@ -532,6 +533,7 @@ def _run(
     try:
         with stopped_by_signals() as stop:
             spark = _session(made, master, remote, state, verbose=verbose)
+            stop.listen()  # a session takes SIGINT for itself, to cancel its jobs
             try:
                 asked = stop.asked  # while Spark was starting: then there is nothing to end in good order
                 code = INTERRUPTED if asked else _go(made, plans, spark, state, stop, once=once, port=port, http=http)
@@ -558,22 +560,32 @@ def _open_state(state_dir: str | None, config: ConnectConfig) -> StateDirectory:
 
 
 class Stop:
-    """Whether somebody has asked for an end."""
+    """Whether somebody has asked for an end: the first SIGINT or SIGTERM asks for one in good order, the second ends
+    at once, which is safe, too."""
 
     asked = False
+
+    def listen(self) -> None:
+        for number in STOPPING:
+            signal.signal(number, self._ask)
+
+    def _ask(self, _number: int, _frame: FrameType | None) -> None:
+        if self.asked:
+            os._exit(INTERRUPTED)
+        self.asked = True
+
+    def wait(self, seconds: float) -> None:
+        """So long, or until it is asked: a signal alone does not end a sleep."""
+        due_s = time.monotonic() + seconds
+        while not self.asked and (rest_s := due_s - time.monotonic()) > 0:
+            time.sleep(min(rest_s, STEP_S))
 
 
 @contextmanager
 def stopped_by_signals() -> Iterator[Stop]:
-    """The first SIGINT or SIGTERM asks for an end in good order, the second ends at once, which is safe, too."""
     stop = Stop()
-
-    def ask(_number: int, _frame: FrameType | None) -> None:
-        if stop.asked:
-            os._exit(INTERRUPTED)
-        stop.asked = True
-
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in STOPPING}
+    stop.listen()
     try:
         yield stop
     finally:
@@ -660,11 +672,11 @@ def _go(
         made = _patiently(runner, config, screen, stop)
         for topic in made:
             screen.say(f"topic {topic} created")
-        if http:
+        if http and not stop.asked:
             servers = _serve(config, lambda: seen["now"], screen, once=once, port=port)
         while not stop.asked and runner.step():
             screen.show(look())
-            time.sleep(STEP_S)
+            stop.wait(STEP_S)
         if stop.asked:
             runner.stop()
         screen.show(look())
@@ -685,19 +697,20 @@ def _prints(plan: QueryPlan) -> bool:
 
 
 def _patiently(runner: Runner, config: ConnectConfig, screen: Screen, stop: Stop) -> list[str]:
-    """Find the broker, with the patience that the file asks for."""
+    """Find the broker, with the patience that the file asks for, unless somebody has none."""
     failures = 0
-    while True:
+    while not stop.asked:
         try:
             return runner.prepare()
         except RivvenError as error:
             failures += 1
             retry = config.settings.retry
-            if not error.retriable or failures > retry.max_retries or stop.asked:
+            if not error.retriable or failures > retry.max_retries:
                 raise
             pause_ms = retry.backoff_ms(failures)
             screen.say(f"no broker yet, again in {pause_ms:,} ms: {error}")
-            time.sleep(pause_ms / 1000)
+            stop.wait(pause_ms / 1000)
+    return []
 
 
 def _serve(config: ConnectConfig, seen: Any, screen: Screen, *, once: bool, port: int | None) -> list[StatusServer]:
