@@ -287,6 +287,28 @@ def test_a_sink_of_new_records_reads_the_first_after_it_has_waited_for_some(
     assert run_once(spark, tmp_path, text)["out"].progress.rows == 0
 
 
+def test_a_sink_whose_records_are_gone_ends_at_once_or_goes_on_with_what_is_left(
+    spark: SparkSession, servers: str, client: blocking.RivvenClient, tmp_path: Path
+) -> None:
+    client.create_topic("short-lived", 1)
+    with client.producer("short-lived") as producer:
+        producer.send(b'{"id": 0}')
+    text = f'broker: {{bootstrap_servers: ["{servers}"]}}'
+    text += SINK_OF_NEW_RECORDS.format(topic="short-lived", path=tmp_path) + "    start_offset: earliest\n"
+    assert run_once(spark, tmp_path, text)["out"].state == "done"
+    with client.producer("short-lived") as producer:
+        for number in range(1, 5):
+            producer.send(b'{"id": %d}' % number)
+    client.delete_records("short-lived", 0, 3)
+    work = run_once(spark, tmp_path, text)["out"]
+    assert (work.state, work.errors) == ("failed", 1), "no retry brings them back"
+    assert "short-lived/0: offsets 1 to 2 are gone" in work.error
+    assert "fail_on_data_loss: false" in work.error
+    work = run_once(spark, tmp_path, text + "    fail_on_data_loss: false\n")["out"]
+    assert (work.state, work.progress.rows) == ("done", 2)
+    assert [line["id"] for line in lines_in(tmp_path / "out")] == [0, 3, 4]
+
+
 def test_files_are_read_and_lines_that_cannot_be_become_letters(
     spark: SparkSession, servers: str, client: blocking.RivvenClient, tmp_path: Path
 ) -> None:

@@ -290,6 +290,9 @@ class SinkEntry(_NamesSink, _Entry):
         default="latest",
         check=_start,
     )
+    fail_on_data_loss: bool = setting(
+        "Stop when records are gone before they were read; otherwise go on with what is left.", default=True
+    )
     rate_limit: SinkRate = setting("How fast it may be.", factory=SinkRate)
     offset_commit_interval: int = setting(
         "Records between two commits.", default=100, least=1, ignored="progress is committed with every micro-batch"

@@ -351,6 +351,7 @@ class Runner:
             options["startingOffsets"] = entry.start_offset
         else:
             options["startingTimestamp"] = entry.start_offset
+        options["failOnDataLoss"] = str(entry.fail_on_data_loss).lower()
         if plan.kind == "sink":
             options["groupId"] = entry.consumer_group
         rate = entry.rate_limit.events_per_second
@@ -481,6 +482,7 @@ HOPELESS = (
     "FAILED_READ_FILE",
     "MALFORMED_RECORD_IN_PARSING",
     "ConfigException",
+    "DataLost: ",
     "refusals.RowRefused",
     "files.CannotSort",
     "webhook.Rejected",

@@ -32,8 +32,8 @@ class DataLost(RivvenError, code=110):
 
     message = (
         "{topic}/{partition}: offsets {start} to {last} are gone, the first that is left is {earliest}: {why}. "
-        "To go on with what is left set option failOnDataLoss=false; to lose nothing the next time, raise "
-        "retention.ms or retention.bytes of the topic"
+        "To go on with what is left set failOnDataLoss=false, in a pipeline file fail_on_data_loss: false; to lose "
+        "nothing the next time, raise retention.ms or retention.bytes of the topic"
     )
 
 
