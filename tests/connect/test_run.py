@@ -604,6 +604,8 @@ Identifier: shop [id = 1]"""
             "ConnectionException: there is no option 'x'",
             True,
         ),
+        ("[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012", "[DIVIDE_BY_ZERO] Division by zero.", False),
+        ("[NUMERIC_VALUE_OUT_OF_RANGE.WITH_SUGGESTION] 12 is", "[NUMERIC_VALUE_OUT_OF_RANGE.WITH_SUGGESTION]", False),
         ("", "PySparkException", True),
     ],
 )

@@ -478,7 +478,12 @@ PLAIN = ("ValueError", "ConfigException", "CannotRun", "RowRefused", "CannotSort
 HOPELESS = (
     records.UNREADABLE,
     "does not support",
-    "CAST_INVALID_INPUT",
+    "[ARITHMETIC_OVERFLOW",
+    "[CAST_INVALID_INPUT",
+    "[CAST_OVERFLOW",
+    "[DIVIDE_BY_ZERO",
+    "[INVALID_ARRAY_INDEX",
+    "[NUMERIC_VALUE_OUT_OF_RANGE",
     "FAILED_READ_FILE",
     "MALFORMED_RECORD_IN_PARSING",
     "ConfigException",
