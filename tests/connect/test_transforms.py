@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from rivven.connect import BadSettings
 from rivven.connect.config import Predicate, Step
 from rivven.connect.registry import find
 from rivven.connect.run import CannotRun, changed
@@ -143,6 +144,14 @@ def test_times(frame: DataFrame) -> None:
         ({"where": "email = 'x'", "drop": True}, [1, 2]),
         ({"field": "status", "equals": "paid"}, [1]),
         ({"field": "email", "equals": None}, [2]),
+        ({"field": "status", "equals": 5}, []),
+        ({"field": "status", "equals": False, "drop": True}, [1, 2]),
+        ({"field": "id", "equals": "2"}, [2]),
+        ({"field": "id", "equals": "two"}, []),
+        ({"field": "amount", "equals": 150}, [1]),
+        ({"condition": "status = 5"}, []),
+        ({"condition": "status != 5"}, [1, 2]),
+        ({"condition": "id != two"}, [1, 2]),
         ({"condition": "status = open"}, [2]),
         ({"condition": "status != 'open'"}, [1]),
         ({"condition": "id == 2"}, [2]),
@@ -172,7 +181,11 @@ def test_extract_and_flatten(frame: DataFrame) -> None:
 
 def test_keys_and_routes(frame: DataFrame) -> None:
     routes = {
-        "routes": [{"field": "status", "value": "paid", "topic": "paid"}, {"when": "amount < 60", "topic": "low"}]
+        "routes": [
+            {"field": "status", "value": 7, "topic": "x"},
+            {"field": "status", "value": "paid", "topic": "paid"},
+            {"when": "amount < 60", "topic": "low"},
+        ]
     }
     one, two = after(
         frame,
@@ -196,6 +209,7 @@ def test_null_and_new_state(frame: DataFrame) -> None:
         frame,
         step("set_null", {"fields": ["note"], "condition": "if_empty"}),
         step("set_null", {"fields": ["status"], "condition": {"equals": "open"}}),
+        step("set_null", {"fields": ["status"], "condition": {"equals": 0}}),
         step("extract_new_record_state", {"add_op": True, "add_table": True}),
     )
     assert (one["note"], one["status"], one["__op"], one["__table"]) == (None, "paid", "c", "shop.orders")
@@ -214,6 +228,7 @@ def test_a_change_becomes_the_row_after_it(spark: SparkSession) -> None:
     [
         ({"field_value": {"field": "id", "value": 1}}, [True, False]),
         ({"field_value": {"field": "id", "value": 1}, "negate": True}, [False, True]),
+        ({"field_value": {"field": "status", "value": 1}, "negate": True}, [True, True]),
         ({"operations": ["delete"]}, [False, True]),
         ({"table": "^shop"}, [True, True]),
         ({"field_exists": "email"}, [True, False]),
@@ -290,3 +305,8 @@ def test_a_function_that_is_not_there(frame: DataFrame) -> None:
 def test_a_column_that_is_not_there_is_named_with_its_step(frame: DataFrame, made: Step, words: str) -> None:
     with pytest.raises(CannotRun, match=words):
         changed(frame, [made], "sources.x")
+
+
+def test_a_route_by_a_field_says_what_it_has_to_be() -> None:
+    with pytest.raises(BadSettings, match="needs `value` or `pattern`"):
+        step("content_router", {"routes": [{"field": "status", "topic": "x"}]})

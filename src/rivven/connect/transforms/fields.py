@@ -310,6 +310,23 @@ def constant(value: Any) -> Column:
     return F.lit(value) if value is not None else F.lit(None).cast("string")
 
 
+def equals(frame: DataFrame, path: str, wanted: Any) -> Column:
+    """Whether a field has a value of the file; null where the field is, unless that is wanted.
+
+    A text and a number are compared as what the field is, and never fail: by itself Spark would make numbers of all
+    texts, and end the query at the first that is none.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    value, kind = column(frame, path), type_of(frame, path)
+    if wanted is None:
+        return value.isNull()
+    given = constant(wanted)
+    if isinstance(wanted, str | int | float) and isinstance(wanted, str) != (kind.typeName() == "string"):
+        given = given.try_cast(kind)
+    return F.when(value.isNotNull(), F.coalesce(value == given, F.lit(False)))
+
+
 class AddTimestampSettings(Settings):
     field: str = setting("The field that gets the time.", default="processed_at")
 
@@ -434,17 +451,17 @@ class SetNull(Transform[SetNullSettings]):
 
         for path in self.settings.fields:
             value = column(frame, path)
-            frame = replaced(frame, path, F.when(~F.coalesce(self._holds(value), F.lit(False)), value))
+            frame = replaced(frame, path, F.when(~F.coalesce(self._holds(frame, path), F.lit(False)), value))
         return frame
 
-    def _holds(self, value: Column) -> Column:
+    def _holds(self, frame: DataFrame, path: str) -> Column:
         from pyspark.sql import functions as F  # noqa: N812
 
-        text, condition = value.cast("string"), self.settings.condition
+        text, condition = column(frame, path).cast("string"), self.settings.condition
         if isinstance(condition, Condition):
             if condition.matches is not None:
                 return text.rlike(condition.matches)
-            return value == constant(condition.equals)
+            return equals(frame, path, condition.equals)
         if condition == "always":
             return F.lit(True)
         if condition in ("if_empty", "empty"):

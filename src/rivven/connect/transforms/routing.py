@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rivven.connect.sdk import Settings, Transform, setting
 
 from .columns import any_of, column, paths, quoted, replaced
-from .fields import constant
+from .fields import equals
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -56,7 +56,7 @@ class Filter(Transform[FilterSettings]):
         from pyspark.sql import functions as F  # noqa: N812
 
         if self.settings.field is not None:
-            holds = column(frame, self.settings.field).eqNullSafe(constant(self.settings.equals))
+            holds = equals(frame, self.settings.field, self.settings.equals)
         elif self.settings.where is not None:
             holds = F.expr(self.settings.where)
         else:
@@ -86,7 +86,7 @@ def condition_of(frame: DataFrame, text: str) -> Column:
         return value.cast("string").isin(*listed)
     if not re.fullmatch(r"\w+|'[^']*'|\"[^\"]*\"|[\w.@-]+", rest) or rest in frame.columns:
         return F.expr(text)
-    equal = value == _literal(rest)
+    equal = equals(frame, path, _literal(rest))
     return equal if operation in ("=", "==") else ~equal
 
 
@@ -94,14 +94,12 @@ def _unquoted(text: str) -> str:
     return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
 
 
-def _literal(text: str) -> Column:
-    from pyspark.sql import functions as F  # noqa: N812
-
+def _literal(text: str) -> bool | float | str:
     if text in ("true", "false"):
-        return F.lit(text == "true")
+        return text == "true"
     if NUMBER.fullmatch(text):
-        return F.lit(float(text) if "." in text else int(text))
-    return F.lit(_unquoted(text))
+        return float(text) if "." in text else int(text)
+    return _unquoted(text)
 
 
 # Routes
@@ -117,6 +115,8 @@ class Route(Settings):
     def problems(self) -> Iterable[tuple[str, str]]:
         if (self.when is None) == (self.field is None):
             yield "when", "give either `when` or `field` with `value` or `pattern`"
+        elif self.field is not None and self.value is None and self.pattern is None:
+            yield "field", "needs `value` or `pattern`; for null there is `when: field IS NULL`"
 
 
 class ContentRouterSettings(Settings):
@@ -167,10 +167,9 @@ class ContentRouter(Transform[ContentRouterSettings]):
 
         if route.field is None:
             return F.expr(route.when or "false")
-        value = column(frame, route.field)
-        return (
-            value.cast("string").rlike(route.pattern) if route.pattern is not None else value == constant(route.value)
-        )
+        if route.pattern is not None:
+            return column(frame, route.field).cast("string").rlike(route.pattern)
+        return equals(frame, route.field, route.value)
 
 
 class RegexRoute(Settings):
@@ -329,7 +328,7 @@ def holds(frame: DataFrame, predicate: Any) -> Column:
         exists = predicate.field_exists in paths(frame)
         conditions.append(column(frame, predicate.field_exists).isNotNull() if exists else F.lit(False))
     if predicate.field_value is not None:
-        conditions.append(column(frame, predicate.field_value.field) == constant(predicate.field_value.value))
+        conditions.append(equals(frame, predicate.field_value.field, predicate.field_value.value))
     failed = any_of([~F.coalesce(condition, F.lit(False)) for condition in conditions] or [F.lit(False)])
     return failed if predicate.negate else ~failed
 
