@@ -110,7 +110,7 @@ def owner_of(file: str) -> str:
 def is_shell(file: str) -> bool:
     """Shells may wait and touch the outside world."""
     folder, name = owner_of(file), Path(file).name
-    main = file in {"connect/main.py", "spark/clients.py"}
+    main = file in {"connect/main.py", "spark/clients.py"} or file.startswith("connect/commands/")
     return folder in {"server", "cli"} or main or name in {"shell.py", "blocking.py"}
 
 
