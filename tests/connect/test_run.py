@@ -334,6 +334,25 @@ sources:
     assert len(records(client, "lines")) == 3
 
 
+def test_of_one_file_nothing_else_is_read_whatever_is_beside_it(spark: SparkSession, tmp_path: Path) -> None:
+    """A sink below the same directory makes folders that Spark would take for columns."""
+    home = tmp_path / "a [b] {c}"
+    (home / "older").mkdir(parents=True)
+    (home / "in{1}.csv").write_text("id,country\n1,DE\n2,PL\n")
+    (home / "older" / "in{1}.csv").write_text("id,country\n0,FR\n")
+    text = f"""
+pipelines:
+  copy:
+    source: {{connector: file, config: {{path: "{home}/in{{1}}.csv"}}}}
+    sink: {{connector: file, config: {{path: "{home}/deep/out", partition_by: [country]}}}}
+"""
+    assert run_once(spark, tmp_path, text)["copy"].progress.rows == 2
+    (home / "country=IT").mkdir()
+    (home / "country=IT" / "in{1}.csv").write_text("id,country\n9,IT\n")
+    again = run_once(spark, tmp_path, text)["copy"]
+    assert (again.state, again.error, again.progress.rows) == ("done", "", 0)
+
+
 def test_csv_to_json_without_a_topic_between(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text("id;name\n1;a\n2;b\n")
     text = f"""

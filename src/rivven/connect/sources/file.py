@@ -135,10 +135,13 @@ class FileSource(Source[FileSourceSettings]):
             options["multiLine"] = "true"
         options |= self.settings.options
         reader_format = "json" if form == "jsonl" else form
+        where = absolute(self.settings.path)
+        if Path(self.settings.path).is_file():
+            where = alone(where)
         if self.settings.schema is not None:
             text = self.settings.schema
         else:
-            text = launch.recall("schema", lambda: self._infer(spark, reader_format, options))
+            text = launch.recall("schema", lambda: self._infer(spark, reader_format, options, where))
         schema = schema_from(text)
         if form != "parquet":
             options["mode"] = "PERMISSIVE" if launch.dead_letter_topic is not None else "FAILFAST"
@@ -146,22 +149,34 @@ class FileSource(Source[FileSourceSettings]):
                 schema = StructType([*schema.fields]).add("__corrupt", "string")
                 options["columnNameOfCorruptRecord"] = "__corrupt"
         options["maxFilesPerTrigger"] = str(self.settings.max_files_per_trigger)
-        path = Path(self.settings.path)
-        where = absolute(self.settings.path)
-        if path.is_file():  # Spark streams directories: one file is its directory with a filter
-            where, options["pathGlobFilter"] = str(path.absolute().parent), GLOB.sub(r"\\\g<0>", path.name)
         return spark.readStream.format(reader_format).schema(schema).options(**options).load(where)
 
-    def _infer(self, spark: SparkSession, reader_format: str, options: dict[str, str]) -> str:
+    def _infer(self, spark: SparkSession, reader_format: str, options: dict[str, str], where: str) -> str:
         """The columns of the files that are there, as Spark finds them."""
         from pyspark.errors import AnalysisException
 
         try:
             reader = spark.read.format(reader_format).options(inferSchema="true", **options)
-            return reader.load(absolute(self.settings.path)).schema.json()
+            return reader.load(where).schema.json()
         except AnalysisException as error:
             why = error.getCondition() or str(error)
             raise ValueError(f"{self.settings.path}: no columns can be found ({why}); give the schema") from None
+
+
+def alone(path: str) -> str:
+    """A pattern that only this path matches: Spark streams directories and patterns, and no file.
+
+    A directory with a filter for the name would be looked through with all that is below it: files of that name there
+    would be read as well, and folders like `country=DE`, which a sink may make, be taken for columns.
+
+    >>> alone("/data/in[1].csv")
+    '/data/in\\\\[1\\\\].cs[v]'
+    """
+    place = next((at for at in reversed(range(len(path))) if path[at].isalnum()), None)
+    if place is None:
+        return GLOB.sub(r"\\\g<0>", path)
+    before, after = (GLOB.sub(r"\\\g<0>", part) for part in (path[:place], path[place + 1 :]))
+    return f"{before}[{path[place]}]{after}"
 
 
 def _suffix(path: str) -> Form | None:
