@@ -233,3 +233,17 @@ def test_a_package_of_others_adds_a_connector(home: Path, capsys: pytest.Capture
     environment = {**os.environ, "PYTHONPATH": str(root)}
     listed = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=True)
     assert re.search(r"^source +others +exactly once +Counts\.$", listed.stdout, re.MULTILINE)
+
+
+def test_discover_tells_of_a_file_that_is_broken_in_a_line(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (home / "in.csv").write_text('id,amount\n1,10\n"4,5\n')
+    (home / "connect.yaml").write_text("""
+pipelines:
+  copy:
+    source: {connector: file, config: {path: in.csv}}
+    sink: {connector: stdout}
+""")
+    code, out, err = ran(capsys, "discover", "copy")
+    assert (code, out) == (1, "")
+    assert err.startswith("error: copy: ArrowInvalid: CSV parse error")
+    assert err.count("\n") == 1

@@ -10,7 +10,7 @@ import typer
 from rivven.errors import RivvenError
 
 from .opening import FAILED, ConfigFile, Misused, config_of, plans_of
-from .printing import print_json, print_table
+from .printing import print_json, print_table, stop_with
 
 if TYPE_CHECKING:
     from rivven.connect.config import ConnectConfig
@@ -38,7 +38,7 @@ def check(
         except Exception as error:  # a connector is somebody else's code
             from rivven.connect.sdk import Finding
 
-            findings = [Finding(f"{type(error).__name__}: {error}")]
+            findings = [Finding(_told(error))]
         problems += _print_findings(title, findings)
     if problems:
         raise typer.Exit(FAILED)
@@ -86,6 +86,11 @@ def _print_findings(title: str, findings: Sequence[Finding]) -> int:
     return errors
 
 
+def _told(error: Exception) -> str:
+    """In one line: some libraries tell a story."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
 def discover(
     source: Annotated[str, typer.Argument(help="A source or pipeline of the file.")],
     form: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
@@ -101,7 +106,12 @@ def discover(
     sources |= {name: entry.source.make for name, entry in made.pipelines.items()}
     if source not in sources:
         raise Misused(unknown("source", source, sources))
-    streams = sources[source]().discover()
+    try:
+        streams = sources[source]().discover()
+    except RivvenError:
+        raise
+    except Exception as error:  # a connector is somebody else's code
+        stop_with(f"{source}: {_told(error)}", "", FAILED)
     if form == "json":
         listed = [
             {
