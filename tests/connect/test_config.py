@@ -80,6 +80,14 @@ def errors(text: str, **environment: str) -> list[str]:
     return [str(each) for each in loaded.errors]
 
 
+def test_a_watermark_says_how_late_a_record_may_be() -> None:
+    step = "{type: sql, config: {query: SELECT * FROM input, watermark: {delay: soon}}}"
+    source = f"sources: {{a: {{connector: datagen, topic: t, transforms: [{step}]}}}}"
+    (mistake,) = loads(BROKER + source, {}).errors
+    assert mistake.path == "sources.a.transforms[0].config.watermark.delay"
+    assert "write it like 10 minutes" in mistake.text
+
+
 def test_every_key_is_known() -> None:
     loaded = loads(WHOLE, {"SERVERS": "zero:1"})
     assert loaded.errors == []

@@ -334,6 +334,33 @@ sources:
     assert len(records(client, "lines")) == 3
 
 
+def test_time_windows_are_appended_when_no_record_can_change_them(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    text = f"""
+pipelines:
+  minutes:
+    source:
+      connector: file
+      config: {{path: "{tmp_path}/in", format: csv, schema: "at TIMESTAMP", header: false}}
+    transforms:
+      - type: sql
+        config:
+          query: >-
+            SELECT date_format(window.start, 'HH:mm') AS at, count(*) AS n FROM input GROUP BY window(at, '1 minute')
+          watermark: {{field: at, delay: 1 minute}}
+    sink: {{connector: file, config: {{path: "{tmp_path}/out"}}}}
+"""
+
+    def after_file(name: str, *times: str) -> dict[str, int]:
+        (tmp_path / "in" / name).write_text("".join(f"2026-01-31T{time}Z\n" for time in times))
+        work = run_once(spark, tmp_path, text)["minutes"]
+        assert (work.state, work.error) == ("done", "")
+        return {line["at"]: line["n"] for line in lines_in(tmp_path / "out")}
+
+    assert after_file("a.csv", "12:00:10", "12:00:20", "12:05:00") == {"12:00": 2}
+    assert after_file("b.csv", "12:05:59", "12:10:00") == {"12:00": 2, "12:05": 2}
+
+
 def test_of_one_file_nothing_else_is_read_whatever_is_beside_it(spark: SparkSession, tmp_path: Path) -> None:
     """A sink below the same directory makes folders that Spark would take for columns."""
     home = tmp_path / "a [b] {c}"

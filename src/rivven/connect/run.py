@@ -319,7 +319,8 @@ class Runner:
         if launch.output_mode not in sink.output_modes:
             raise CannotRun(
                 text=f"{sink.name} takes new rows alone, and a transform gives rows that replace earlier ones "
-                f"(output_mode: {launch.output_mode}); write them to a topic, or aggregate by a window and append"
+                f"(output_mode: {launch.output_mode}); write them to a topic, or append: aggregate by a time window "
+                "with a watermark"
             )
         if sink.topics() and not any(topics_of(step.make()) for step in steps):
             frame = frame.drop("__topic")  # where a record came from is not where it goes; a router's word is

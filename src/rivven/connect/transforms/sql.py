@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Literal
 from uuid import uuid4
 
@@ -10,6 +11,7 @@ from rivven.connect.sdk import Settings, Transform, setting
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+INTERVAL = re.compile(r"[1-9]\d{0,8} (second|minute|hour|day)s?")
 OutputMode = Literal["append", "update", "complete"]
 
 
@@ -20,6 +22,17 @@ def _select(text: str) -> str | None:
     return None
 
 
+def _interval(text: str) -> str | None:
+    return None if INTERVAL.fullmatch(text) else f"{text!r} is no interval; write it like 10 minutes"
+
+
+class Watermark(Settings):
+    """How long an aggregation waits for records that come late."""
+
+    field: str = setting("The column with the time; the record's own unless told.", default="__timestamp")
+    delay: str = setting("How late a record may be; a later one is left out.", check=_interval, example="10 minutes")
+
+
 class SqlSettings(Settings):
     query: str = setting(
         "The query; its table is `input`.", check=_select, example="SELECT id, upper(name) FROM input"
@@ -28,6 +41,9 @@ class SqlSettings(Settings):
         "For aggregations: `update` gives the rows that changed, `complete` all rows each time, `append` those that "
         "can change no more.",
         default="append",
+    )
+    watermark: Watermark | None = setting(
+        "Which records may still come; `append` needs it to know of a time window that it is done.", default=None
     )
 
 
@@ -41,7 +57,10 @@ class SqlTransform(Transform[SqlSettings]):
     the record (`__key`, `__timestamp` and so on) are there as well, and are kept only if the query selects them.
 
     An aggregation keeps its state in the checkpoint. Without a time window it needs `output_mode: update` or
-    `complete`, and a sink that can take a row again: a `topic` with a key.
+    `complete`, and a sink that can take a row again: a `topic` with a key. With one, such as
+    `GROUP BY window(__timestamp, '1 minute')`, and a `watermark` it can `append`, to any sink: a window is given
+    once, when a record has come that is later than its end by the delay. The last windows wait for that, also with
+    `--once`.
     """
     example = """
     transforms:
@@ -56,7 +75,12 @@ class SqlTransform(Transform[SqlSettings]):
     def output_mode(self) -> OutputMode:
         return self.settings.output_mode
 
+    def columns(self) -> tuple[str, ...]:
+        return (self.settings.watermark.field,) if self.settings.watermark else ()
+
     def apply(self, frame: DataFrame) -> DataFrame:
+        if self.settings.watermark is not None:
+            frame = frame.withWatermark(self.settings.watermark.field, self.settings.watermark.delay)
         view = f"input_{uuid4().hex}"  # a session may resolve queries late, when another one's `input` has come
         frame.createOrReplaceTempView(view)
         return frame.sparkSession.sql(over(view, self.settings.query))
