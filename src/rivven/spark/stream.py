@@ -58,6 +58,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> Document:  # noqa: N802
         begun = from_document(start)
+        self._publish(begun)  # the batch that ended here is done; Spark itself says so only when it has another
         ends = self._ends()
         if self._target is not None:
             ends = {each: min(offset, self._target[each]) for each, offset in ends.items() if each in self._target}
@@ -115,11 +116,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # What became of them
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Spark is done with everything before: publish it as the group's progress, if there is one."""
+        """Spark is done with everything before."""
+        self._publish(from_document(end))
+
+    def _publish(self, offsets: Offsets) -> None:
+        """Tell it as the progress of the group, if there is one."""
         group = self._reading.group
         if group is None:
             return
-        news = {each: offset for each, offset in from_document(end).items() if self._published.get(each) != offset}
+        news = {each: offset for each, offset in offsets.items() if self._published.get(each) != offset}
         try:
             for each, offset in news.items():
                 self._planner.client.commit_offset(group, *each, offset)
