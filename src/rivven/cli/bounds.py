@@ -5,7 +5,10 @@ What passes here can be said on the wire, to Spark and to the disk; whether a br
 
 from __future__ import annotations
 
-from click import IntRange
+from typing import TYPE_CHECKING, Any
+
+from typer.main import get_click_type
+from typer.models import OptionInfo
 
 from rivven.limits import BATCH_BYTES_MAX, NUMBER_MAX, PARTITIONS_PER_TOPIC_MAX
 
@@ -19,11 +22,21 @@ ROWS_MAX = 2**31 - 2
 """Spark counts rows in 32 bits, and is asked for one more, to know whether there are more."""
 
 
+if TYPE_CHECKING:
+    from click import IntRange
+else:
+    IntRange = type(get_click_type(annotation=int, parameter_info=OptionInfo(min=0)))
+    """The one that typer knows: newer versions have a click of their own, and take another for a function."""
+
+
 class Whole(IntRange):
-    """A number that ends only where the wire's do; that is refused, but no help to anybody in a page of help."""
+    """A number that ends only where the wire's do; that is said to whoever goes beyond, and not on a page of help."""
 
     def _describe_range(self) -> str:
         return f"x>={self.min}" if self.min else ""
+
+    def convert(self, value: Any, *where: Any) -> Any:
+        return IntRange(self.min, self.max).convert(value, *where)
 
 
 FROM_0, FROM_1 = Whole(0, NUMBER_MAX), Whole(1, NUMBER_MAX)
