@@ -106,7 +106,7 @@ def test_a_full_buffer_makes_put_wait_and_close_releases_it():
 
     async def make() -> Producer:
         return Producer(
-            Cluster([], Options()), "t", Sending(buffer_bytes=1000, batch_bytes=100, delivery_timeout_ms=50)
+            Cluster([], Options()), "t", Sending(buffer_bytes=1000, batch_bytes=100, delivery_timeout_ms=1000)
         )
 
     inner = thread.run(make())

@@ -401,6 +401,27 @@ def test_a_server_that_never_answers_is_given_up_after_the_delivery_timeout():
     asyncio.run(play())
 
 
+def test_a_server_that_is_gone_is_given_up_after_the_delivery_timeout_whatever_the_breaker_says():
+    async def play():
+        log = Log("take")
+        options = Options(backoff_ms=5, backoff_ms_max=20, breaker_failures=1, breaker_open_ms=600_000)
+        async with Actor(log.play, capabilities=int(CAPABILITIES)) as actor:
+            client = await rivven.connect(actor.address, options=options)
+            producer = await client.producer("t", delivery_timeout_ms=200)
+            await producer.send(b"v")
+            actor._server.close()
+            actor.hang_up()
+            async with asyncio.timeout(20):
+                for _ in range(2):  # by the second it is open
+                    with pytest.raises(TimeoutException, match="within 200 ms"):
+                        await producer.send(b"v")
+            assert producer.waiting_bytes == 0
+            await producer.close()
+            await client.close()
+
+    asyncio.run(play())
+
+
 def test_an_answer_that_makes_no_sense_is_an_error_and_not_a_loss():
     async def play():
         log = Log(tell.Pong(), tell.ProducedBatches(()))

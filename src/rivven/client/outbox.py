@@ -356,6 +356,14 @@ class Outbox:
                 due = min(due, max(ready_ms, lane.not_before_ms))
         return None if due == NEVER_MS else due
 
+    def expires_ms(self) -> int | None:
+        """When `expire` will have something to give up, unless it is sent before."""
+        idle = [lane for lane in self._active if lane.parcel is None]
+        born = [lane.sealed[0].born_ms if lane.sealed else lane.begun_ms for lane in idle]
+        if self.unplaced:
+            born.append(self.unplaced[0].born_ms)
+        return min(born) + self.sending.delivery_timeout_ms + 1 if born else None
+
     def hurry(self) -> None:
         """Somebody waits for what is here: it is ripe, whatever its size."""
         for lane in self._active:

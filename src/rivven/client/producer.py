@@ -409,6 +409,10 @@ class Producer:
             if not outbox.is_empty:
                 self._mend()
             if connection is None or outbox.unplaced:
+                with self._guard:
+                    expires_ms = outbox.expires_ms()
+                if expires_ms is not None:
+                    self._timer.set(expires_ms)
                 return
         single = not connection.capabilities & Capability.BATCHES
         while self._in_flight < IN_FLIGHT_MAX and connection.is_open:  # a write may find out that it is not
