@@ -223,6 +223,7 @@ class Producer(Blocking[shell_producer.Producer]):
                 self._room.notify_all()
 
     def _wake(self) -> None:
+        self._thread.check_fork()
         if not self._inner._woken:
             self._thread.loop.call_soon_threadsafe(self._inner._wake)
 

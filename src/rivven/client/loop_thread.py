@@ -12,6 +12,11 @@ from collections.abc import Callable, Coroutine
 from functools import wraps
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
+from .failures import ConfigException
+
+FORKED = "this client was made before the process was forked; connect anew in the child"
+CALLBACK = "a callback must not wait for its own client; hand what it is to do to another thread"
+
 A = TypeVar("A", covariant=True)
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -22,16 +27,29 @@ class LoopThread:
 
     def __init__(self) -> None:
         self.loop = _new_loop()
-        threading.Thread(target=self.loop.run_forever, name="rivven-client", daemon=True).start()
+        self._runner = threading.Thread(target=self.loop.run_forever, name="rivven-client", daemon=True)
+        self._runner.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Have it done on the loop, and wait for it; an interrupt here cancels it there."""
+        try:
+            self.check_fork()
+            if threading.current_thread() is self._runner:
+                raise ConfigException(reason=CALLBACK)
+        except ConfigException:
+            work.close()
+            raise
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
             return future.result()
         except BaseException:
             future.cancel()
             raise
+
+    def check_fork(self) -> None:
+        """Raise in a child of the process that it was made in: there nobody runs the loop."""
+        if self is not _thread:
+            raise ConfigException(reason=FORKED)
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
