@@ -150,6 +150,32 @@ def test_what_is_no_column_is_refused(tmp_path):
     asyncio.run(play())
 
 
+def test_rows_that_were_asked_for_in_no_columns_there_are_come_with_the_next_call(tmp_path):
+    with served(tmp_path) as address, blocking.connect(address) as client:
+        client.create_topic("t", 1)
+        with client.producer("t") as producer:
+            producer.send_arrow(table(300))
+        with client.consumer("t") as consumer:
+            with pytest.raises(ValueError, match="no such column"):
+                consumer.fetch_arrow(columns=["colour"])
+            assert consumer.current_offset() == 0
+            assert consumer.fetch_arrow(wait_ms=500).num_rows == 300
+            with pytest.raises(ValueError, match="no such column"):
+                consumer.fetch_arrow(columns=["colour"])
+            assert consumer.current_offset() == 300
+
+    async def play():
+        async with connected(tmp_path / "other") as client:
+            await client.create_topic("t", 1)
+            async with await client.producer("t") as producer, await client.consumer("t") as consumer:
+                await producer.send_arrow(table(300))
+                with pytest.raises(ValueError, match="no such column"):
+                    await consumer.fetch_arrow(columns=["colour"])
+                assert (await consumer.fetch_arrow(wait_ms=500)).num_rows == 300
+
+    asyncio.run(play())
+
+
 def test_blocking_columns(tmp_path):
     with served(tmp_path) as address, blocking.connect(address) as client:
         client.create_topic("t", 2)

@@ -9,9 +9,9 @@ import pytest
 from serving import QUICK, Actor, address_of, connected, eventually, settings, stop
 
 import rivven
-from rivven import Closed, ConfigException, Message, Options, ServerException
+from rivven import Closed, ConfigException, Message, Options, SerializationException, ServerException
 from rivven.client.inbox import Inbox, Shelf
-from rivven.record import encode
+from rivven.record import Codec, crc32c, encode
 from rivven.server.node import Node
 from rivven.wire import CAPABILITIES
 from rivven.wire import requests as ask
@@ -328,6 +328,54 @@ def test_a_shelf_skips_what_was_before_its_position_and_control_batches():
     assert shelf.position == 6
     assert [message.offset for message in shelf.take(30)] == [6, 7, 8]
     assert shelf.position == 9
+
+
+def unreadable(base_offset: int) -> bytes:
+    """Four records, of which the compressed bytes are none though the checksum is right."""
+    whole = encode([(NOW_MS, None, bytes(50), ())] * 4, codec=Codec.GZIP, base_offset=base_offset)
+    return bytes(complete(bytearray(whole)[:-8] + bytes(8)))
+
+
+def complete(batch: bytearray) -> bytearray:
+    batch[17:21] = crc32c(bytes(batch[21:])).to_bytes(4, "big")
+    return batch
+
+
+def test_what_comes_before_a_batch_that_cannot_be_read_is_handed_out_and_then_it_stops_there():
+    rows: list[Any] = [(NOW_MS, None, b"%d" % number, ()) for number in range(4)]
+    inbox = Inbox("t", 1000)
+    inbox.assign({0: 0, 1: 0})
+    inbox.shelves[0].add(bytes(encode(rows)))
+    inbox.shelves[1].add(bytes(encode(rows)) + unreadable(4) + bytes(encode(rows, base_offset=8)))
+    taken = inbox.take(100)
+    assert [(each.partition, each.offset) for each in taken] == [(part, n) for part in (0, 1) for n in range(4)]
+    for _ in range(2):
+        with pytest.raises(SerializationException, match=r"t/1 cannot be read from offset 4: .*seek to 8"):
+            inbox.take(100)
+        assert inbox.shelves[1].position == 4
+
+
+def test_a_group_does_not_commit_what_could_not_be_read(tmp_path):
+    async def play():
+        async with connected(tmp_path) as client:
+            await fill(client, 4)
+            batches = (ask.TopicBatches("t", (ask.PartitionBatches(0, unreadable(0)),)),)
+            await client._channel.ask(ask.ProduceBatches(-1, 1000, batches), tell.ProducedBatches)
+            consumer = await client.consumer("t", group="g")
+            assert numbers(await consumer.fetch(100)) == [0, 1, 2, 3]
+            for _ in range(2):
+                with pytest.raises(SerializationException, match="seek to 8"):
+                    await consumer.fetch(100)
+            await consumer.close()
+            assert await client.get_offset("g", "t", 0) == 4
+            columns = await client.consumer("t", group="columns")
+            for _ in range(2):
+                with pytest.raises(SerializationException, match="from offset 0 on"):
+                    await columns.fetch_arrow()
+            await columns.close()
+            assert not await client.get_offset("columns", "t", 0)
+
+    asyncio.run(play())
 
 
 def test_a_control_batch_at_the_end_moves_the_position_on():

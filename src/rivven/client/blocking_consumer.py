@@ -61,7 +61,11 @@ class _Reading(Blocking[S], Generic[S, K]):
     ) -> pa.RecordBatch:
         """The next records as columns; made in the calling thread, while the loop goes on reading."""
         taken = self._thread.run(self._inner._next_chunk(until, wait_ms))
-        return taken.to_arrow(columns)
+        try:
+            return taken.to_arrow(columns)
+        except Exception:
+            self._thread.run(_soon(partial(self._inner._give_back, taken)))
+            raise
 
     def fetch_batches(self, *, until: int | None = None, wait_ms: int = 0) -> Taken:
         """The next batches as they came, and the offset that is wanted first. No data: there is nothing now."""

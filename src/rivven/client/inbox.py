@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeVar
 
-from rivven.errors import OffsetOutOfRange, RivvenError
+from rivven.errors import Malformed, OffsetOutOfRange, RivvenError
 from rivven.limits import KIB, MIB
 from rivven.record import decode, decode_marker, parse_header, to_arrow, walk
 from rivven.wire import Piece
@@ -21,7 +21,7 @@ from rivven.wire import requests as ask
 from rivven.wire import responses as tell
 
 from . import arrow
-from .failures import ConfigException, coded_error
+from .failures import ConfigException, SerializationException, coded_error
 from .values import Message
 
 if TYPE_CHECKING:
@@ -76,11 +76,19 @@ class Taken(NamedTuple):
             kept = [message for message in self.chunk.messages if self.from_offset <= message.offset < end]
             batch = arrow.messages_to_arrow(kept, own)
         else:
-            batch = to_arrow(self.chunk.data, from_offset=self.from_offset, until_offset=self.until, columns=own)
+            batch = self._decode(own)
         if len(own) < len(names):
             batch = arrow.with_partition(batch, names, self.partition)
         about = {b"topic": self.topic.encode(), b"partition": str(self.partition).encode()}
         return batch.replace_schema_metadata(about)
+
+    def _decode(self, columns: Sequence[str]) -> pa.RecordBatch:
+        start = self.from_offset
+        try:
+            return to_arrow(self.chunk.data, from_offset=start, until_offset=self.until, columns=columns)
+        except Malformed as error:
+            where = f"{self.topic}/{self.partition} cannot be read from offset {start} on"
+            raise SerializationException(reason=f"{where}: {error}; fetch tells which batch it is") from error
 
 
 NOTHING = Chunk(b"", None, 0)
@@ -140,14 +148,18 @@ class Shelf:
             self.chunks.append(Chunk(b"", messages, self.fetch_offset))
 
     def take(self, count: int) -> list[Message]:
-        """Up to so many messages."""
+        """Up to so many messages. At a batch that cannot be read it stops for good, after what comes before."""
         taken: list[Message] = []
-        while count > 0 and (self._taken < len(self._ready) or self._unpack()):
-            some = self._ready[self._taken : self._taken + count]
-            self._taken += len(some)
-            count -= len(some)
-            taken += some
-            self.position = some[-1].offset + 1
+        try:
+            while count > 0 and (self._taken < len(self._ready) or self._unpack()):
+                some = self._ready[self._taken : self._taken + count]
+                self._taken += len(some)
+                count -= len(some)
+                taken += some
+                self.position = some[-1].offset + 1
+        except SerializationException:
+            if not taken:
+                raise
         return taken
 
     def _unpack(self) -> bool:
@@ -168,15 +180,21 @@ class Shelf:
 
     def _decode(self, data: Piece) -> list[Message]:
         header = parse_header(data, self._at)
-        at, self._at = self._at, self._at + header.batch_bytes
-        if header.control or header.last_offset < self.position:
-            return []
-        topic, partition, position = self.topic, self.partition, self.position
-        return [
-            Message(value, offset, timestamp_ms, partition, topic, key, headers)
-            for offset, timestamp_ms, key, value, headers in decode(data, at)
-            if offset >= position
-        ]
+        messages: list[Message] = []
+        if not header.control and header.last_offset >= self.position:
+            topic, partition, position = self.topic, self.partition, self.position
+            try:
+                messages = [
+                    Message(value, offset, timestamp_ms, partition, topic, key, headers)
+                    for offset, timestamp_ms, key, value, headers in decode(data, self._at)
+                    if offset >= position
+                ]
+            except Malformed as error:
+                where = f"{topic}/{partition} cannot be read from offset {max(position, header.base_offset)}"
+                beyond = f"seek to {header.next_offset} to leave that batch out"
+                raise SerializationException(reason=f"{where}: {error}; {beyond}") from error
+        self._at += header.batch_bytes
+        return messages
 
     def pass_over_nothing(self) -> None:
         """Leave behind what has nothing to hand out."""
@@ -277,13 +295,17 @@ class Shelves(Generic[K]):
 
     def take(self, count: int) -> list[Message]:
         taken: list[Message] = []
-        for shelf in self._open():
-            if len(taken) >= count:
-                break
-            some = shelf.take(count - len(taken))
-            if some:
-                taken += some
-                self._last(shelf)
+        try:
+            for shelf in self._open():
+                if len(taken) >= count:
+                    break
+                some = shelf.take(count - len(taken))
+                if some:
+                    taken += some
+                    self._last(shelf)
+        except SerializationException:
+            if not taken:
+                raise  # what there is goes first, and the next call ends here
         return taken
 
     def take_chunk(self, until: int | None) -> Taken | None:

@@ -18,7 +18,7 @@ from rivven.wire import Capability, Request, Response
 from rivven.wire import requests as ask
 from rivven.wire import responses as tell
 
-from .failures import Closed, ConfigException
+from .failures import Closed, ConfigException, SerializationException
 from .inbox import NOTHING, Shelf, Shelves, Taken
 from .retry import Backoff
 from .shell import Channel, Cluster, gone, monotonic_ms
@@ -188,7 +188,13 @@ class Reader(Generic[K]):
         taken: list[Message] = []
         while self._handed and len(taken) < count:
             taken.append(self._handed.popleft())
-        return taken + self._inbox.take(count - len(taken)) if len(taken) < count else taken
+        if len(taken) < count:
+            try:
+                taken += self._inbox.take(count - len(taken))
+            except SerializationException:
+                if not taken:
+                    raise
+        return taken
 
     def __aiter__(self) -> Self:
         return self
@@ -237,7 +243,12 @@ class Reader(Generic[K]):
         They are of one partition, which the schema's metadata names, and so does the column `partition` if it is
         asked for. `until` is an offset to stop before. No rows: there is nothing right now.
         """
-        return (await self._next_chunk(until, wait_ms)).to_arrow(columns)
+        taken = await self._next_chunk(until, wait_ms)
+        try:
+            return taken.to_arrow(columns)
+        except Exception:
+            self._give_back(taken)
+            raise
 
     async def _next_chunk(self, until: int | None, wait_ms: int) -> Taken:
         """The next batches as they came, for whoever makes columns of them; without data if there is nothing now."""
@@ -253,6 +264,12 @@ class Reader(Generic[K]):
             taken = self._inbox.take_chunk(until)
         self._read_ahead()
         return taken or self._no_chunk()
+
+    def _give_back(self, taken: Taken) -> None:
+        """Nothing could be made of it: that has not been handed out."""
+        shelf = self._inbox.shelves.get(self._inbox.key(taken.topic, taken.partition))
+        if shelf is not None and taken.chunk is not NOTHING and shelf.position > taken.from_offset:
+            self._go_to(shelf, taken.from_offset)
 
     def _no_chunk(self) -> Taken:
         topic, partition = next(((each.topic, each.partition) for _, each in _in_order(self._inbox.shelves)), ("", 0))
