@@ -1,7 +1,10 @@
 """What Prometheus reads: parsed by its own parser, from a node's plain counters."""
 
 import asyncio
+import contextlib
+import struct
 from bisect import bisect_left
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -14,6 +17,8 @@ from rivven.server import metrics as module
 from rivven.server.metrics import Histogram, Measured, NodeCollector, Sizes, measure, scrape
 from rivven.server.node import Node
 from rivven.server.settings import Settings
+from rivven.wire import encode_request
+from rivven.wire import requests as ask
 
 
 def settings_for(path) -> Settings:
@@ -78,6 +83,48 @@ def test_a_scrape_tells_what_the_broker_has_counted(tmp_path):
     assert found["rivven_ready", ()] == 1
     assert found["rivven_topics", ()] == 2
     assert found["process_resident_memory_bytes", ()] > 1e6
+
+
+def test_a_scrape_tells_who_was_refused_held_up_or_silent(tmp_path):
+    async def play():
+        node = Node(
+            replace(
+                settings_for(tmp_path),
+                rate_limit_per_ip=3,
+                max_request_size=1024,
+                idle_timeout_secs=0.05,
+                quota_produce_bytes_rate=1000,
+            )
+        )
+        await node.start()
+        try:
+            await closed(node, struct.pack(">I", 2000))
+            await closed(node, b"")
+            publish, ping = ask.Publish("t", 0, None, bytes(900), None), ask.Ping()
+            for requests in ([publish] * 3, [ping] * 4):
+                await closed(node, b"".join(piece for each in requests for piece in encode_request(each, 1)))
+            return await scrape(node)
+        finally:
+            await node.stop()
+
+    found = parsed(asyncio.run(play()))
+    assert found["rivven_core_message_size_exceeded_total", ()] == 1
+    assert found["rivven_core_connection_timeouts_total", ()] >= 1
+    assert found["rivven_core_rate_limit_rejections_total", ()] >= 1
+    assert found["rivven_quota_produce_violations_total", ()] >= 1
+    assert found["rivven_quota_request_violations_total", ()] == 0
+    assert found["rivven_quota_throttle_time_ms_total", ()] > 0
+
+
+async def closed(node, said: bytes) -> None:
+    """Connect, say that, and wait until the node hangs up."""
+    reader, writer = await asyncio.open_connection(*node.address)
+    writer.write(said)
+    async with asyncio.timeout(20):
+        with contextlib.suppress(ConnectionError):
+            while await reader.read(1000):
+                pass
+    writer.close()
 
 
 def test_a_scrape_tells_how_large_each_partition_is_and_how_the_syncs_went(tmp_path):

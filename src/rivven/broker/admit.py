@@ -138,7 +138,7 @@ class Admission:
         wait_ms = self._quotas.charge(key, amount, session.user, session.client_id, now_us)
         if wait_ms:
             session.muted_until_us = max(session.muted_until_us, now_us + wait_ms * 1000)
-            self._stats.throttled += 1
+            self._stats.count_throttled(key, wait_ms)
 
     def stored(self) -> dict[tuple[str, str | None], dict[str, int]]:
         """The limits that were set, by entity type and name."""

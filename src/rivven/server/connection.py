@@ -251,6 +251,7 @@ class Connection(asyncio.BufferedProtocol):
     def _kafka_request(self, body: memoryview, own: bytearray | None, now_us: int) -> None:
         node, size_bytes = self._node, len(body)
         if self._allowance is not None and not self._allowance.take(now_us):
+            node.broker.stats.refused_rate += 1
             self._hang_up("it asks too often")
             return
         if own is None:
@@ -303,6 +304,7 @@ class Connection(asyncio.BufferedProtocol):
     def _refuse_rate(self, body: memoryview, now_us: int) -> None:
         correlation_id = int.from_bytes(body[1:5], "big") if len(body) >= 5 else 0
         form = Format.PROTOBUF if len(body) and body[0] == 1 else Format.POSTCARD
+        self._node.broker.stats.refused_rate += 1
         self._answer(correlation_id, form, now_us, "RATE_LIMIT_EXCEEDED: Too many requests")
         self._pending.clear()
         self._ending = True
@@ -323,6 +325,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         text = "BUFFER_FULL: Server receive buffer is full, retry later"
         if self._receiver.oversized is not None:
+            self._node.broker.stats.refused_large += 1
             text = f"MESSAGE_TOO_LARGE: {self._receiver.oversized} bytes exceeds limit"
         if self._kafka:
             self._hang_up(text)

@@ -29,6 +29,7 @@ SLICE = 100
 """So many partitions are measured before the event loop has its turn again."""
 APPENDS = ("Publish", "PublishBatch", "PublishRecords", "ProduceBatches")
 READS = ("Consume", "FetchBatches", "FindBatches")
+QUOTAS = ("produce_bytes_rate", "consume_bytes_rate", "request_rate")
 LATENCY_BOUNDS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5, 30)
 
 
@@ -178,6 +179,11 @@ class NodeCollector:
         yield _counter("rivven_core_messages_read", "Messages read", stats.messages_out)
         yield _counter("rivven_core_batch_appends", "Batches appended", stats.batches_in)
         yield _gauge("rivven_core_active_connections", "Connections now", node.connections)
+        text = "Connections closed since their address asked too often"
+        yield _counter("rivven_core_rate_limit_rejections", text, stats.refused_rate)
+        yield _counter("rivven_core_message_size_exceeded", "Requests above the largest size", stats.refused_large)
+        text = "Connections closed since they were silent for too long"
+        yield _counter("rivven_core_connection_timeouts", text, stats.timed_out)
         yield _gauge("rivven_core_partition_count", "Partitions", len(self._sizes.partitions))
         yield _gauge("rivven_core_segment_count", "Segments of all partitions", self._sizes.segments)
         kinds = {"append": APPENDS, "batch_append": APPENDS[1:], "read": READS}
@@ -203,6 +209,11 @@ class NodeCollector:
         yield _counter("rivven_requests", "Requests by kind", requests)
         yield _counter("rivven_errors", "Requests that were answered with an error", stats.errors)
         yield _counter("rivven_throttled", "Times that a client went over its quota", stats.throttled)
+        for quota in QUOTAS:
+            kind, times = quota.partition("_")[0], stats.violations.get(quota, 0)
+            yield _counter(f"rivven_quota_{kind}_violations", f"Times that a client went over its {quota}", times)
+        text = "For how long clients over their quotas were held up"
+        yield _counter("rivven_quota_throttle_time_ms", text, stats.throttled_ms)
         text = "Requests refused because too many bytes were under way"
         yield _counter("rivven_requests_refused", text, stats.refused_full)
         yield _gauge("rivven_connections_active", "Connections now", node.connections)

@@ -412,6 +412,7 @@ class Node:
             for connection in list(self._connections):
                 since_us = connection.idle_since_us()
                 if since_us is not None and since_us < limit_us:
+                    self.broker.stats.timed_out += 1
                     connection.abort()
 
     async def _clean_forever(self) -> None:
