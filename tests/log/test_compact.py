@@ -50,6 +50,16 @@ def seal(world: World) -> None:
     world.store.checkpoint()
 
 
+def work_off(world: World) -> None:
+    """Everything that is due."""
+    while world.store.has_chores:
+        following = world.store.chores()
+        while following:
+            chore = following.pop()
+            chore.run()
+            following += world.store.finish(chore)
+
+
 def clean(world: World, **options) -> CleanReport | None:
     reports = world.store.clean(force=True, **options)
     return reports[0] if reports else None
@@ -136,6 +146,22 @@ def test_what_is_not_synced_is_never_cleaned():
         put_keys(world, (b"k", b"%d" % number + bytes(150)))
     world.log().roll()
     assert clean(world) is None
+
+
+def test_whoever_finds_that_nothing_is_synced_has_it_synced_for_the_next_time():
+    """A write-ahead file may take days to fill up, and no checkpoint comes before."""
+    world = compacted()
+    work_off(world)
+    put_keys(world, (b"k", b"1"), (b"k", b"2"))
+    work_off(world)  # the next file, and no more
+    world.log().roll()
+    assert not world.store.has_chores
+    assert clean(world) is None
+    assert world.store.has_chores
+    work_off(world)
+    assert clean(world) is not None
+    assert [value for _, _, value in pairs_of(world)] == [b"2"]
+    assert not world.store.has_chores
 
 
 # Tombstones

@@ -397,6 +397,12 @@ class Log:
         self._fresh_names = False
 
     @property
+    def sealed_unsynced(self) -> bool:
+        """Whether complete segments wait for a checkpoint, which is what has them compacted."""
+        sealed = self._segments[:-1]
+        return bool(sealed) and (self.active.base_offset > self.recovery_point or any(s.dirty for s in sealed))
+
+    @property
     def needs_checkpoint(self) -> bool:
         return self._fresh_names or self.recovery_point < self.end or any(s.dirty or s.stale for s in self._segments)
 

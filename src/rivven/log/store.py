@@ -757,6 +757,7 @@ class Store:
         now_ms = self._clock.now_ms() if now_ms is None else now_ms
         cleaning = Cleaning.begin(self._disk, log, now_ms, force=force)
         if cleaning is None:
+            self._checkpoint_wanted = self._checkpoint_wanted or log.sealed_unsynced
             return None
         self._chores.running.add(CleanLog)
         return CleanLog(cleaning)
