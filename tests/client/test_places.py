@@ -95,7 +95,7 @@ def test_nobody_is_told_of_much_at_a_time_while_there_are_quotas(tmp_path):
             for _ in range(6_000):
                 producer.put(bytes(1000), partition=0)
         (place,) = client.find_batches("t", 0, 0, bytes_max=48 << 20).part.places
-    assert 3 << 20 < place.length <= 4 << 20
+    assert 1 << 20 < place.length <= 2 << 20
 
 
 def test_a_client_that_does_not_know_it_is_not_told(tmp_path):

@@ -31,10 +31,10 @@ CONSUME_BYTES_MAX = 8 * 1024 * 1024
 CONSUME_PRELOADS_MAX = 4
 """So often the medium is waited for to give as many records as there are; after that, fewer."""
 WAIT_MS_MAX = 30_000
-FETCH_BYTES_MAX = 50 * 1024 * 1024
-INLINE_BYTES_MAX = 4 * 1024 * 1024
-"""What is sent to one who asked where much more stands and cannot be told; and what he is told of at a time while
-there are quotas, which hold nobody up for long."""
+FETCH_BYTES_MAX = 2 * 1024 * 1024
+"""What one answer brings, however much was asked for: it is read, checked and sent in one go, and everybody else waits
+for that. A reader that is told a place is told of no more while there are quotas, which hold nobody up for long."""
+PLACES_BYTES_MAX = 50 * 1024 * 1024
 NOTHING = memoryview(b"")
 
 
@@ -176,7 +176,7 @@ class Reading:
         def attempt(last: bool, *, preloaded: bool = False) -> bool:
             if not last and not self._enough(wanted, logs, bytes_min, isolation):
                 return False
-            most = INLINE_BYTES_MAX if by_place and self._admission.is_limiting else FETCH_BYTES_MAX
+            most = PLACES_BYTES_MAX if by_place and not self._admission.is_limiting else FETCH_BYTES_MAX
             found = self._fetched(wanted, min(bytes_max, most), isolation, by_place=by_place, must_give=preloaded)
             if self._waits_for_medium(found, partial(attempt, True, preloaded=True)):
                 return True
@@ -212,7 +212,8 @@ class Reading:
             if bytes_min <= 1:
                 return True
             try:
-                have_bytes += len(self._reader.batches(log, want.offset, want.bytes_max, isolation))
+                most = min(want.bytes_max, bytes_min - have_bytes)
+                have_bytes += len(self._reader.batches(log, want.offset, most, isolation))
             except (RivvenError, NotCached):
                 return True
             if have_bytes >= bytes_min:
@@ -262,8 +263,8 @@ class Reading:
             if by_place:
                 place = self._reader.place(log, want.offset, max(1, bytes_max), isolation)
             if place is None:
-                most = min(bytes_max, INLINE_BYTES_MAX) if by_place else bytes_max
-                data = self._reader.batches(log, want.offset, max(1, most), isolation, cached=cached)
+                most = max(1, min(bytes_max, FETCH_BYTES_MAX))
+                data = self._reader.batches(log, want.offset, most, isolation, cached=cached)
                 self._reader.count_out(data)
             else:
                 data = NOTHING
