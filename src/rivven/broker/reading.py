@@ -32,7 +32,7 @@ CONSUME_PRELOADS_MAX = 4
 """So often the medium is waited for to give as many records as there are; after that, fewer."""
 WAIT_MS_MAX = 30_000
 FETCH_BYTES_MAX = 2 * 1024 * 1024
-"""What one answer brings, however much was asked for: it is read, checked and sent in one go, and everybody else waits
+"""What one answer brings, however much was asked for: it is read, checked and sent in one go, and all others wait
 for that. A reader that is told a place is told of no more while there are quotas, which hold nobody up for long."""
 PLACES_BYTES_MAX = 50 * 1024 * 1024
 NOTHING = memoryview(b"")
