@@ -2,11 +2,13 @@
 
 A daemon forks a process for whatever Spark wants from Python: to plan a query, to read a partition, to commit a
 write. Each of those would load the same modules anew, which takes longer than most of them work. The daemon loads
-them once, and what it forks has them.
+them once, and what it forks has them. What was loaded stays, so the children's collector need not look at it: pyspark
+has it look at everything after each task, which took longer than many a task.
 """
 
 from __future__ import annotations
 
+import gc
 import sys
 from contextlib import suppress
 from importlib import import_module
@@ -37,6 +39,8 @@ def main() -> None:
     load(sys.argv[1] if len(sys.argv) > 1 else "")
     from pyspark.daemon import manager
 
+    gc.collect()
+    gc.freeze()
     manager()
 
 
