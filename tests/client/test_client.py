@@ -50,6 +50,15 @@ def test_topic_configs(tmp_path):
             assert (await client.describe_topic_configs("t"))["retention.ms"] == default
             with pytest.raises(ServerException) as raised:
                 await client.alter_topic_config("t", [("nonsense", "1")])
+            assert await client.alter_topic_config("t", {"retention.ms": "1000"}) == 1
+            for wrong in (
+                [("retention.ms", 1000)],
+                [(b"retention.ms", "1000")],
+                ["retention.ms"],
+                {"retention.ms": 1},
+            ):
+                with pytest.raises(rivven.ConfigException, match="a topic"):
+                    await client.alter_topic_config("t", wrong)
             assert raised.value.word == "INVALID_CONFIG"
 
     asyncio.run(play())

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from rivven.wire import Request, Response
 from rivven.wire import requests as ask
 from rivven.wire import responses as tell
 
-from .failures import server_error
+from .failures import ConfigException, server_error
 from .transactions_admin import TransactionsAdmin
 
 R = TypeVar("R", bound=Response)
@@ -68,9 +68,11 @@ class Admin(TransactionsAdmin):
         answer = await self._ask(ask.DescribeTopicConfigs((topic,)), tell.TopicConfigsDescribed)
         return {key: entry for described in answer.configs for key, entry in described.configs.items()}
 
-    async def alter_topic_config(self, topic: str, configs: Iterable[tuple[str, str | None]]) -> int:
+    async def alter_topic_config(
+        self, topic: str, configs: Iterable[tuple[str, str | None]] | Mapping[str, str | None]
+    ) -> int:
         """Change settings of a topic; None restores the default. How many were changed."""
-        entries = tuple(ask.TopicConfigEntry(key, value) for key, value in configs)
+        entries = tuple(_config_entries(configs.items() if isinstance(configs, Mapping) else configs))
         return (await self._ask(ask.AlterTopicConfig(topic, entries), tell.TopicConfigAltered)).changed_count
 
     # Offsets and records
@@ -147,3 +149,17 @@ class Admin(TransactionsAdmin):
 
     async def ping(self) -> None:
         await self._ask(ask.Ping(), tell.Pong)
+
+
+def _config_entries(configs: Iterable[tuple[str, str | None]]) -> Iterator[ask.TopicConfigEntry]:
+    for entry in configs:
+        if not (isinstance(entry, tuple | list) and len(entry) == 2):
+            raise ConfigException(
+                reason=f'a topic is configured by pairs like ("retention.ms", "1000"), not {entry!r}'
+            )
+        key, value = entry
+        if not (isinstance(key, str) and isinstance(value, str | None)):
+            raise ConfigException(
+                reason=f"a topic's settings and their values are texts or None, not {key!r}: {value!r}"
+            )
+        yield ask.TopicConfigEntry(key, value)
