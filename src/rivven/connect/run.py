@@ -380,14 +380,13 @@ class Runner:
         if alike and envelope == written[0][0] and told is None:
             return written[0]
         place = f"sinks/{plan.name.partition('/')[0]}/columns.json"
-        kept = self._state.kept(place)
-        if kept is None:
+        seen = self._state.known(place)
+        if seen is None:
             found = records.learned(self._sample(entry.topics), entry.envelope)
             if found is None:
                 return None
-            kept = json.dumps({"envelope": found[0], "schema": records.schema_from(found[1]).json()})
-            self._state.keep(place, kept)
-        seen = json.loads(kept)
+            seen = {"envelope": found[0], "schema": records.schema_from(found[1]).json()}
+            self._state.keep(place, json.dumps(seen))
         return envelope or seen["envelope"], told or records.schema_from(seen["schema"])
 
     def _sample(self, names: Sequence[str]) -> list[bytes | None]:

@@ -27,8 +27,7 @@ def _place(plan: QueryPlan) -> str:
 
 
 def _kept(state: StateDirectory, plan: QueryPlan) -> dict[str, dict[str, int]]:
-    known: dict[str, dict[str, int]] = json.loads(state.kept(_place(plan)) or "{}")
-    return known
+    return state.known(_place(plan)) or {}
 
 
 def keep(state: StateDirectory, client: blocking.RivvenClient, plan: QueryPlan) -> None:

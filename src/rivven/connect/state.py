@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from rivven.errors import RivvenError
 
@@ -16,6 +17,12 @@ class StateInUse(RivvenError, code=202):
     """Another run has the state directory."""
 
     message = "{path} is in use by process {pid}; stop that run, or choose another state directory with --state-dir"
+
+
+class StateDamaged(RivvenError, code=207):
+    """What a run has kept cannot be read."""
+
+    message = "{path} cannot be read: {reason}; remove it, and what it says is learned anew from what is there now"
 
 
 def why_unusable(error: OSError) -> str:
@@ -72,11 +79,28 @@ class StateDirectory:
         except FileNotFoundError:
             return None
 
+    def known(self, place: str) -> dict[str, Any] | None:
+        """The same, of what was kept as JSON."""
+        text = self.kept(place)
+        if text is None:
+            return None
+        try:
+            found = json.loads(text)
+        except ValueError as error:
+            raise StateDamaged(path=self.path / "learned" / place, reason=str(error)) from error
+        if not isinstance(found, dict):
+            raise StateDamaged(path=self.path / "learned" / place, reason="it holds no object")
+        return found
+
     def keep(self, place: str, text: str) -> None:
+        """Whole or not at all, also if the power goes: nobody could tell an empty file from one that says nothing."""
         path = self.path / "learned" / place
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_name(path.name + ".draft")
-        draft.write_text(text, encoding="utf-8")
+        with open(draft, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(draft, path)
 
     def recall(self, place: str, make: Callable[[], str]) -> str:
