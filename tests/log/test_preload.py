@@ -72,11 +72,13 @@ def test_a_file_that_is_shorter_than_it_was_is_damage_and_not_waited_for():
         log.read(1, bytes_max=100)
 
 
-def test_a_disk_that_fails_is_told_to_who_reads():
+def test_what_is_deleted_meanwhile_is_nothing_to_wait_for():
     world, log = filled([(1, 10)])
-    preload(world.disk, [])
     world.disk.evict()
     with pytest.raises(NotCached) as missing:
         log.read(0, bytes_max=100, cached=True)
     world.store.delete_topic("t")
+    world.disk.waits = 0
     preload(world.disk, missing.value.pieces)
+    assert world.disk.waits == 0
+    assert not world.disk.exists(missing.value.pieces[-1].path)
